@@ -1,0 +1,1 @@
+"""The demo world: synthetic videos, a prompt grammar, tiny Wan weights trained on them, and a scorer."""
