@@ -1,0 +1,1 @@
+"""What a developer runs: demo.py, test.py and the test bed that they share."""

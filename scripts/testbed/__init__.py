@@ -1,0 +1,1 @@
+"""A real ComfyUI for the demo and the tests: its environment, its server and a client."""

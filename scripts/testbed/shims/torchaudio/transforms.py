@@ -1,0 +1,3 @@
+from absent import absent
+
+MelScale = MelSpectrogram = Resample = absent("torchaudio")

@@ -1,0 +1,3 @@
+from absent import absent
+
+efficientnet_v2_s = absent("torchvision")

@@ -1,0 +1,3 @@
+from absent import absent
+
+resize = absent("torchvision")
