@@ -62,7 +62,7 @@ LOCAL = ("shape", "colour", "size", "motion")
 TEMPLATES = (
     "a {size} {colour} {shape} {motion} over {background} in {weather}",
     "in {weather} a {size} {colour} {shape} {motion} above {background}",
-    "over {background} a {colour} {shape} that is {size} {motion} during {weather}",
+    "over {background} a {colour} {shape} {motion} and looks {size} during {weather}",
     "video of a {size} {shape} in {colour} that {motion} with {background} behind it and {weather}",
     "{weather} and {background} while one {colour} {size} {shape} {motion}",
 )
@@ -125,7 +125,8 @@ def prompt(scene: Scene, paraphrase: int = 0) -> str:
         wordings = values[getattr(scene, name)]
         pick = 0 if paraphrase == 0 else zlib.crc32(f"{paraphrase}/{position}".encode())
         words[name] = wordings[pick % len(wordings)]
-    return TEMPLATES[paraphrase % len(TEMPLATES)].format(**words)
+    text = TEMPLATES[paraphrase % len(TEMPLATES)].format(**words)
+    return re.sub(r"\ba (?=[aeiou])", "an ", text)
 
 
 def tokenize(text: str) -> list[str]:
@@ -147,7 +148,8 @@ KEY_WORDS: dict[str, tuple[str, str]] = {
 }
 VOCABULARY: tuple[str, ...] = tuple(
     sorted(
-        {
+        {"an"}
+        | {
             word
             for text in (*TEMPLATES, *(w for table in ATTRIBUTES.values() for ws in table.values() for w in ws))
             for word in tokenize(re.sub(r"\{\w+\}", " ", text))
