@@ -1,6 +1,6 @@
-"""python3 scripts/test.py [unit|host|workflows|kernels|web ...] [pytest arguments]
+"""Makes the test environment on its first start, then runs the chosen groups of tests with pytest.
 
-Makes the test environment on its first start (see docs/install.md), then runs the chosen groups with pytest.
+Without a group all of them run. Arguments that are not listed here go to pytest.
 """
 
 import sys
@@ -23,11 +23,12 @@ from scripts.testbed.bootstrap import add_arguments, enter
 from scripts.testbed.console import Stop, run_main
 
 GROUPS = ("unit", "host", "workflows", "kernels", "web")
+USAGE = f"test.py [{'|'.join(GROUPS)} ...] [--comfyui PATH [--python EXE]] [pytest arguments]"
 NO_TESTS = 5  # pytest's exit code
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(usage=USAGE, description=__doc__)
     add_arguments(parser)
     options, rest = parser.parse_known_args()
     # Not an argparse positional: that would also swallow the value of a pytest option such as -k.
@@ -41,20 +42,22 @@ def main() -> int:
 
     enter(options.comfyui, options.python, tests=True)
     if importlib.util.find_spec("pytest") is None:
-        raise Stop(f"install the test tools first: {sys.executable} -m pip install -r scripts/requirements-test.txt")
+        command = f"{sys.executable} -m pip install -r scripts/requirements-test.txt"
+        raise Stop(f"that ComfyUI's Python has no pytest; install the test tools first: {command}")
 
     if not words:
         groups = list(GROUPS)
     folders = [f"tests/{group}" for group in groups if (ROOT / "tests" / group).is_dir()]
     targets = folders + [str(Path(path).absolute()) for path in paths]
     started = time.monotonic()
-    # One thread per process: on a busy two-core machine OpenMP's spinning threads cost 4-30 times the work itself.
+    # One thread: on a busy two-core machine OpenMP's spinning threads cost many times the work itself.
     environ = {"OMP_NUM_THREADS": "1", **os.environ}
     code = subprocess.run(
         [sys.executable, "-m", "pytest", *targets, *pytest_arguments], cwd=ROOT, env=environ
     ).returncode
     verdict = {0: "all passed", NO_TESTS: "no tests were found"}.get(code, "FAILED")
-    print(f"Carnator tests ({', '.join(groups + paths)}): {verdict} in {time.monotonic() - started:.0f} s", flush=True)
+    seconds = time.monotonic() - started
+    print(f"Carnator tests ({', '.join(groups + paths)}): {verdict} in {seconds:.0f} s", flush=True)
     return code
 
 

@@ -31,7 +31,7 @@ class BaseDirectory:
         self.extra_models = self.path / "extra_model_paths.json"
 
     def prepare(self, with_pack: bool = True) -> None:
-        for folder in ("custom_nodes", "models/diffusion_models", "models/vae", "input", "output", "user/default"):
+        for folder in ("custom_nodes", "models", "input", "output", "user/default"):
             (self.path / folder).mkdir(parents=True, exist_ok=True)
         settings = self.user / "default" / "comfy.settings.json"
         if not settings.exists():
@@ -41,6 +41,7 @@ class BaseDirectory:
             "base_path": str(DEMO_MODELS),
             "diffusion_models": ".\ndiffusion_models",
             "vae": ".\nvae",
+            "text_encoders": "text_encoders",
         }
         self.extra_models.write_text(json.dumps({"carnator_demo": folders}))
         if with_pack:

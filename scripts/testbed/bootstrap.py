@@ -26,12 +26,14 @@ class Install:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--comfyui", metavar="PATH", type=Path, help="use this ComfyUI folder, not one of our own")
-    parser.add_argument("--python", metavar="EXE", type=Path, help="the Python of that ComfyUI (default: its venv)")
+    parser.add_argument("--comfyui", metavar="PATH", type=Path, help="use this ComfyUI instead of our own")
+    parser.add_argument(
+        "--python", metavar="EXE", type=Path, help="that ComfyUI's Python (default: its venv)"
+    )
 
 
 def enter(comfyui: Path | None, python: Path | None, tests: bool = False) -> Install:
-    """Returns inside the right Python; the first call makes the environment and starts the script again in it."""
+    """Returns only inside the right Python: outside it makes the environment and restarts the script in it."""
     inside = os.environ.get(COMFYUI_VARIABLE)
     if inside:
         return Install(Path(inside), Path(sys.executable))
@@ -56,8 +58,13 @@ def _existing(comfyui: Path, python: Path | None) -> Install:
         raise Stop(f"{comfyui} is not a ComfyUI folder (it has no main.py).")
     if python is None:
         # A virtual environment beside or inside the tree, or the Windows portable build.
-        places = ("venv/bin/python", ".venv/bin/python", "venv/Scripts/python.exe", ".venv/Scripts/python.exe")
-        candidates = [comfyui / place for place in places] + [comfyui.parent / "python_embeded" / "python.exe"]
+        places = [
+            "venv/bin/python",
+            ".venv/bin/python",
+            "venv/Scripts/python.exe",
+            ".venv/Scripts/python.exe",
+        ]
+        candidates = [comfyui / place for place in [*places, "../python_embeded/python.exe"]]
         python = next((path for path in candidates if path.is_file()), Path(sys.executable))
     # absolute(), not resolve(): the link itself is what makes a virtual environment's Python
     python = python.expanduser().absolute()

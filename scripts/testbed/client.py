@@ -1,4 +1,4 @@
-"""Queues one prompt on a running ComfyUI and follows it to its end: HTTP for the prompt, a websocket for the events."""
+"""Queues a prompt on a running ComfyUI over HTTP and follows it on the websocket to its end."""
 
 from __future__ import annotations
 
@@ -128,10 +128,7 @@ class ComfyClient:
             session.ws_connect(f"ws://{self.address}/ws?clientId={client_id}", max_msg_size=0) as socket,
         ):
             started = time.monotonic()
-            try:
-                prompt_id = self.post("/prompt", {"prompt": graph, "client_id": client_id})["prompt_id"]
-            except urllib.error.HTTPError as error:
-                raise InvalidGraph(_refusal(error.read())) from error
+            prompt_id = self._queue(graph, client_id)
             result = RunResult(prompt_id, 0.0)
             async for message in socket:
                 event = _event(message, time.monotonic() - started)
@@ -148,6 +145,16 @@ class ComfyClient:
         result.seconds = result.events[-1].seconds
         result.outputs = await self._outputs(prompt_id)
         return result
+
+    def _queue(self, graph: Graph, client_id: str) -> str:
+        try:
+            answer = self.post("/prompt", {"prompt": graph, "client_id": client_id})
+        except urllib.error.HTTPError as error:
+            raise InvalidGraph(_refusal(error.read())) from error
+        if answer.get("node_errors"):  # ComfyUI runs the outputs that are valid; we want all or nothing
+            self.post("/queue", {"delete": [answer["prompt_id"]]})
+            raise InvalidGraph(_refusal(json.dumps(answer).encode()))
+        return answer["prompt_id"]
 
     async def _outputs(self, prompt_id: str) -> dict[str, dict[str, Any]]:
         # The success message goes out a moment before the history is written.
@@ -180,7 +187,8 @@ def _raise_failure(event: Event) -> None:
     if event.type == "execution_error":
         data = event.data
         message = f"{data['exception_type']}: {data['exception_message'].strip()}"
-        raise NodeError(str(data["node_id"]), data["node_type"], message, "".join(data.get("traceback") or []))
+        traceback = "".join(data.get("traceback") or [])
+        raise NodeError(str(data["node_id"]), data["node_type"], message, traceback)
 
 
 def _refusal(body: bytes) -> str:
@@ -188,8 +196,9 @@ def _refusal(body: bytes) -> str:
         answer = json.loads(body)
     except ValueError:
         return body.decode(errors="replace")[:500]
-    parts = [answer.get("error", {}).get("message", "refused")]
+    parts = [(answer.get("error") or {}).get("message", "Some nodes are invalid")]
     for node, errors in (answer.get("node_errors") or {}).items():
         for error in errors["errors"]:
-            parts.append(f"{errors['class_type']} (node {node}): {error['message']} {error['details']}".rstrip())
+            problem = f"{error['message']} {error['details']}".rstrip()
+            parts.append(f"{errors['class_type']} (node {node}): {problem}")
     return "; ".join(parts)

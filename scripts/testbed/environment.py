@@ -1,7 +1,7 @@
 """One environment inside the checkout: virtual environment, ComfyUI's tree, test tools.
 
-Each layer leaves a stamp when it is complete. A stamp holds a digest of everything the layer was made from, so an
-interrupted or outdated layer is made again and a complete one costs nothing.
+Each layer leaves a stamp when it is complete: a digest of everything that the layer was made from. So an
+interrupted or outdated layer is made again, and a complete one costs nothing.
 """
 
 from __future__ import annotations
@@ -67,8 +67,6 @@ class Environment:
                     raise Stop(f"the environment in {self.home} could not be written: {error}.") from error
                 self._stamp(layer).write_text(self._digest(layer))
 
-    # -- layers ------------------------------------------------------------------------------------------------
-
     def _missing(self, tests: bool) -> list[str]:
         layers = ["venv", "host", "comfyui"] + (["tests"] if tests else [])
         anew = set() if self._complete("venv") else {"host", "tests"}
@@ -81,7 +79,7 @@ class Environment:
 
     def _digest(self, layer: str) -> str:
         sources = {
-            # The path and the interpreter: a moved checkout or another Python needs a new virtual environment.
+            # A moved checkout or another Python needs a new virtual environment.
             "venv": [str(self.home), sys.version.split()[0]],
             "host": [HOST_REQUIREMENTS, CONSTRAINTS],
             "comfyui": [ARCHIVE_REQUIREMENT],
@@ -96,20 +94,21 @@ class Environment:
     def _make_venv(self, steps: Steps) -> None:
         with steps.step("Python environment"):
             shutil.rmtree(self.venv, ignore_errors=True)
-            made = subprocess.run(
-                [sys.executable, "-m", "venv", str(self.venv)], capture_output=True, text=True, env=clean_environ()
-            )
+            command = [sys.executable, "-m", "venv", str(self.venv)]
+            made = subprocess.run(command, capture_output=True, text=True, env=clean_environ())
+            output = made.stdout + made.stderr
+            if "ensurepip" in output or "No module named venv" in output:
+                raise Stop("this Python has no venv module; on Debian or Ubuntu: apt install python3-venv.")
             if made.returncode != 0:
-                if "ensurepip" in made.stdout + made.stderr:
-                    raise Stop("this Python has no venv module; on Debian or Ubuntu: apt install python3-venv.")
-                raise Stop(f"no virtual environment could be made: {_last_line(made.stdout + made.stderr)}")
-            # A .pth folder comes after site-packages: a real torchvision, once installed, wins over the stand-in.
+                raise Stop(f"no virtual environment could be made: {_last_line(output)}")
+            # A .pth folder comes after site-packages: a real torchvision would win over the stand-in.
             (site_packages(self.venv) / "carnator_testbed.pth").write_text(f"{SHIMS}\n")
 
     def _make_host(self, steps: Steps) -> None:
-        extra_index = os.environ.get("CARNATOR_TORCH_INDEX")
+        index = os.environ.get("CARNATOR_TORCH_INDEX")
+        extra = ["--extra-index-url", index] if index else []
         with steps.step("Packages of ComfyUI (torch is the big one)") as busy_with:
-            self._pip_install(HOST_REQUIREMENTS, busy_with, ["--extra-index-url", extra_index] if extra_index else [])
+            self._pip_install(HOST_REQUIREMENTS, busy_with, extra)
 
     def _make_tests(self, steps: Steps) -> None:
         with steps.step("Test tools") as busy_with:
@@ -128,8 +127,6 @@ class Environment:
         # Without --no-compile pip compiles 1.2 GB of packages, most of which are never imported.
         command = ["install", "--no-compile", "-r", str(requirements), "-c", str(CONSTRAINTS), *extra]
         pip(self.python, command, self.log, busy_with, clean_environ())
-
-    # -- guards ------------------------------------------------------------------------------------------------
 
     def _make_home(self) -> None:
         try:

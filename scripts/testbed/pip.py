@@ -38,7 +38,12 @@ def pip(
     with log.open("a", encoding="utf-8") as file:
         file.write(f"$ {' '.join(command)}\n")
         process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", env=environ
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            env=environ,
         )
         assert process.stdout is not None
         for line in process.stdout:

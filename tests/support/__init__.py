@@ -1,0 +1,1 @@
+"""Helpers for tests. Imported as `support`: the name `tests` belongs to ComfyUI's tree."""
