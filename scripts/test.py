@@ -48,6 +48,8 @@ def main() -> int:
     if not words:
         groups = list(GROUPS)
     folders = [f"tests/{group}" for group in groups if (ROOT / "tests" / group).is_dir()]
+    if not folders and not paths:
+        raise Stop(f"there are no tests in {', '.join(groups)}.")
     targets = folders + [str(Path(path).absolute()) for path in paths]
     started = time.monotonic()
     # One thread: on a busy two-core machine OpenMP's spinning threads cost many times the work itself.

@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def enter(comfyui: Path | None, python: Path | None, tests: bool = False) -> Install:
-    """Returns only inside the right Python: outside it makes the environment and restarts the script in it."""
+    """Returns only inside the right Python; outside, makes the environment and restarts the script in it."""
     inside = os.environ.get(COMFYUI_VARIABLE)
     if inside:
         return Install(Path(inside), Path(sys.executable))

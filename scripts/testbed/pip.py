@@ -46,11 +46,15 @@ def pip(
             env=environ,
         )
         assert process.stdout is not None
-        for line in process.stdout:
-            file.write(line)
-            output.append(line)
-            if line.lstrip().startswith(SHOWN):
-                busy_with(line.strip())
+        try:
+            for line in process.stdout:
+                file.write(line)
+                output.append(line)
+                if line.lstrip().startswith(SHOWN):
+                    busy_with(line.strip())
+        except BaseException:
+            process.kill()  # a full disk or Ctrl-C here must not leave pip at work
+            raise
     if process.wait() != 0:
         raise Stop(_sentence(output, log))
 

@@ -1,8 +1,8 @@
 """Which module names belong to whom while tests run.
 
 ComfyUI's tree owns top-level names such as `nodes`, `server`, `app` and `utils`; the checkout has a folder
-`nodes` too. So the checkout comes last on sys.path, and ComfyUI, where a test needs it in this process, first.
-Our own nodes are reached as a package, the way ComfyUI loads them: see `support.pack`.
+`nodes` too. So the checkout comes last on sys.path, and ComfyUI, where a test needs it in this process, comes
+first. Our own nodes are reached as a package, the way ComfyUI loads them: see `support.pack`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Random-weight Wan 2.1 checkpoints, small enough for tests, that ComfyUI's stock loaders accept.
 
 ComfyUI takes width // 128 as the number of heads and fixes the text width at 4096, so width 128 with two
-layers, about 1.2 million parameters, is the smallest useful model.
+layers, about a million parameters, is the smallest useful model.
 """
 
 from __future__ import annotations
