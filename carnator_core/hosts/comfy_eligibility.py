@@ -1,0 +1,143 @@
+"""What a ComfyUI run must look like for Carnator to touch it; everything else is declined with a reason."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from ..plan import ModelShape
+from ..reasons import Code, Reason
+from .comfy_wan_block import unsupported_block
+
+# Conditioning entries that carry text or bookkeeping only; everything else a node may add is either hashed into the
+# key (plain data) or changes where or when a condition applies (declined).
+TEXT_FIELDS = {"cross_attn", "pooled_output", "uuid", "model_conds"}
+PLACED_FIELDS = {
+    "area", "mask", "mask_strength", "set_area_to_bounds", "strength", "control", "control_apply_to_uncond",
+    "hooks", "start_percent", "end_percent", "timestep_start", "timestep_end", "default", "gligen",
+}  # fmt: skip
+OPTIONS_THAT_CHANGE_GUIDANCE = (
+    "sampler_cfg_function", "sampler_pre_cfg_function", "sampler_post_cfg_function",
+    "sampler_calc_cond_batch_function", "model_function_wrapper", "context_handler", "denoise_mask_function",
+)  # fmt: skip
+FULL_DENOISE_SIGMA = 0.9
+FINAL_SIGMA = 0.001  # uni_pc writes this in place of 0
+
+
+def supported_samplers() -> dict[Any, tuple[str, bool]]:
+    """Sampler function → (name, multistep). Each one passed the test that replaying x0 gives the stock latent."""
+    from comfy.extra_samplers import uni_pc
+    from comfy.k_diffusion import sampling
+
+    return {
+        sampling.sample_euler: ("euler", False),
+        sampling.sample_dpmpp_2m: ("dpmpp_2m", True),
+        sampling.sample_res_multistep: ("res_multistep", True),
+        sampling.sample_deis: ("deis", True),
+        sampling.sample_ipndm: ("ipndm", True),
+        sampling.sample_lms: ("lms", True),
+        uni_pc.sample_unipc: ("uni_pc", True),
+        uni_pc.sample_unipc_bh2: ("uni_pc_bh2", True),
+    }
+
+
+def sampler_identity(sampler: Any) -> tuple[str, bool] | Reason:
+    """(name, multistep) of a supported sampler object, or why it is declined."""
+    import comfy.samplers
+
+    if type(sampler) is not comfy.samplers.KSAMPLER:
+        return Reason.of(Code.UNSUPPORTED_SAMPLER, detail=type(sampler).__qualname__)
+    function = sampler.sampler_function
+    name = getattr(function, "__name__", repr(function)).removeprefix("sample_")
+    if function not in supported_samplers():
+        return Reason.of(Code.UNSUPPORTED_SAMPLER, detail=name)
+    if sampler.extra_options or sampler.inpaint_options:
+        return Reason.of(Code.UNSUPPORTED_SAMPLER, detail=f"{name} with extra options")
+    return supported_samplers()[function]
+
+
+def check_model(guider: Any) -> Reason | None:
+    import comfy.samplers
+    from comfy.ldm.wan.model import WanModel
+
+    if type(guider) is not comfy.samplers.CFGGuider:
+        return Reason.of(Code.UNSUPPORTED_MODEL, detail=f"guider {type(guider).__qualname__}")
+    diffusion = guider.model_patcher.model.diffusion_model
+    if type(diffusion) is not WanModel:
+        return Reason.of(Code.UNSUPPORTED_MODEL, detail=type(diffusion).__qualname__)
+    if diffusion.img_emb is not None or diffusion.ref_conv is not None:
+        return Reason.of(Code.UNSUPPORTED_MODEL, detail="image-to-video variant of Wan")
+    why = next(filter(None, map(unsupported_block, diffusion.blocks)), None)
+    return Reason.of(Code.UNSUPPORTED_MODEL, detail=why) if why else None
+
+
+def check_patches(guider: Any) -> Reason | None:
+    """Decline whatever sees the model's calls or its outputs: a region forward would feed it unfinished values."""
+    import comfy.patcher_extension as pe
+
+    options = guider.model_options
+    present = next((name for name in OPTIONS_THAT_CHANGE_GUIDANCE if options.get(name)), None)
+    if present:
+        return Reason.of(Code.FOREIGN_PATCH, detail=present)
+    transformer = options.get("transformer_options", {})
+    for kind in (pe.WrappersMP.PREDICT_NOISE, pe.WrappersMP.CALC_COND_BATCH, pe.WrappersMP.APPLY_MODEL,
+                 pe.WrappersMP.DIFFUSION_MODEL, pe.WrappersMP.SAMPLER_SAMPLE):  # fmt: skip
+        for key, wrappers in transformer.get("wrappers", {}).get(kind, {}).items():
+            if wrappers:
+                return Reason.of(Code.FOREIGN_PATCH, detail=f"{kind} wrapper of {key}")
+    for name in ("patches", "patches_replace"):
+        used = [k for k, v in transformer.get(name, {}).items() if v]
+        if used:
+            return Reason.of(Code.FOREIGN_PATCH, detail=f"{name}: {', '.join(used)}")
+    return None
+
+
+def check_conditioning(guider: Any) -> Reason | None:
+    conds = guider.conds
+    if not {"positive"} <= set(conds) <= {"positive", "negative"}:
+        return Reason.of(Code.UNSUPPORTED_CONDITIONING, detail=f"conditions {sorted(conds)}")
+    for name, entries in conds.items():
+        if len(entries) != 1:
+            return Reason.of(Code.UNSUPPORTED_CONDITIONING, detail=f"{len(entries)} {name} entries")
+        placed = sorted(k for k in PLACED_FIELDS & set(entries[0]) if entries[0][k] is not None)
+        if placed:
+            return Reason.of(Code.UNSUPPORTED_CONDITIONING, detail=f"{name} with {', '.join(placed)}")
+        text = entries[0].get("cross_attn")
+        if not torch.is_tensor(text) or text.ndim != 3 or text.shape[0] != 1:
+            return Reason.of(Code.UNSUPPORTED_CONDITIONING, detail=f"{name} without one text embedding")
+    return None
+
+
+def check_latent(noise: torch.Tensor, latent: torch.Tensor, denoise_mask: Any) -> Reason | None:
+    if denoise_mask is not None:
+        return Reason.of(Code.UNSUPPORTED_LATENT, detail="noise mask")
+    if noise.ndim != 5 or noise.shape != latent.shape:
+        return Reason.of(Code.UNSUPPORTED_LATENT, detail=f"shape {tuple(noise.shape)}")
+    if noise.shape[0] != 1:
+        return Reason.of(Code.UNSUPPORTED_LATENT, detail=f"batch of {noise.shape[0]}")
+    return None
+
+
+def check_schedule(sigmas: torch.Tensor) -> Reason | None:
+    values = [float(s) for s in sigmas]
+    falling = all(a > b for a, b in zip(values, values[1:]))
+    if len(values) < 2 or not falling or not math.isfinite(values[0]):
+        return Reason.of(Code.PARTIAL_SCHEDULE, first=values[0], last=values[-1])
+    if values[0] < FULL_DENOISE_SIGMA or values[-1] > FINAL_SIGMA:
+        return Reason.of(Code.PARTIAL_SCHEDULE, first=values[0], last=values[-1])
+    return None
+
+
+def model_shape(guider: Any, noise: torch.Tensor) -> ModelShape:
+    """Describe the model and this latent to the core. Call after ``check_model``."""
+    diffusion = guider.model_patcher.model.diffusion_model
+    return ModelShape(
+        latent=tuple(noise.shape[1:]),
+        patch=tuple(diffusion.patch_size),
+        depth=len(diffusion.blocks),
+        dim=diffusion.dim,
+        ffn_dim=diffusion.ffn_dim,
+        context_tokens=guider.conds["positive"][0]["cross_attn"].shape[1],
+    )

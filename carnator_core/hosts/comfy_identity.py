@@ -1,0 +1,105 @@
+"""The hard key of a ComfyUI request: every field that must be equal, so that only the prompt text may differ."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ..identity import HardKey, digest, sampled_digest, tensor_digest
+from ..plan import Schedule
+from .comfy_eligibility import FINAL_SIGMA, TEXT_FIELDS
+
+
+def base_weights(patcher: Any) -> str:
+    """Digest over names, shapes, dtypes and sampled values of the weights as they were before any patch.
+
+    A loaded model has LoRA merged into its parameters; the patcher's backup then holds the originals.
+    """
+    backup = patcher.backup
+    parts = []
+    for name, value in sorted(patcher.model.diffusion_model.state_dict().items()):
+        original = backup.get(f"diffusion_model.{name}")
+        parts.append((name, sampled_digest(value if original is None else original.weight)))
+    return digest(parts)
+
+
+def _content(value: Any) -> Any:
+    """Plain, order-keeping description of nested patch data with sampled tensors."""
+    if torch.is_tensor(value):
+        return sampled_digest(value)
+    if isinstance(value, (list, tuple)):
+        return [_content(v) for v in value]
+    if isinstance(value, dict):
+        return {str(k): _content(v) for k, v in value.items()}
+    if value is None or isinstance(value, (str, int, float, bool)):
+        return value
+    if callable(value):
+        return f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', type(value).__qualname__)}"
+    # A weight adapter (LoRA, LoHa, …) keeps its tensors in attributes.
+    return [type(value).__qualname__, _content(getattr(value, "weights", None))]
+
+
+def weight_patches(patcher: Any) -> str:
+    """Digest of LoRA-like patches: order, strengths and sampled content."""
+    return digest([(name, _content(patches)) for name, patches in sorted(patcher.patches.items(), key=lambda p: str(p[0]))])
+
+
+def object_patches(patcher: Any) -> str:
+    """Digest of replaced model objects, with the numbers that describe a sampling object (shift and the like)."""
+    described = {}
+    for name, value in sorted(patcher.object_patches.items()):
+        numbers = {k: v for k, v in vars(value).items() if isinstance(v, (int, float, str))} if hasattr(value, "__dict__") else {}
+        described[name] = [type(value).__qualname__, [c.__qualname__ for c in type(value).__mro__[1:4]], numbers]
+    return digest(described)
+
+
+def other_hooks(guider: Any) -> str:
+    """Digest of foreign wrappers, callbacks and options by qualified name: unknown things are hard."""
+    transformer = dict(guider.model_options.get("transformer_options", {}))
+    for ours in ("carnator", "sample_sigmas"):
+        transformer.pop(ours, None)
+    wrappers = {
+        kind: {str(key): [_content(f) for f in found] for key, found in by_key.items() if key != "carnator"}
+        for kind, by_key in transformer.pop("wrappers", {}).items()
+    }
+    plain = {k: v for k, v in guider.model_options.items() if k != "transformer_options"}
+    return digest({k: v for k, v in wrappers.items() if v}, _content(transformer), _content(plain))
+
+
+def conditioning(entry: dict[str, Any], with_text: bool) -> str:
+    """Digest of one condition; without its text for the positive prompt, which is the soft part."""
+    rest = {k: v for k, v in entry.items() if k not in TEXT_FIELDS}
+    text = entry["cross_attn"]
+    described = {k: tensor_digest(v) if torch.is_tensor(v) else _content(v) for k, v in sorted(rest.items())}
+    return digest(described, tensor_digest(text) if with_text else list(text.shape[1:]))
+
+
+def hard_key(
+    guider: Any,
+    noise: torch.Tensor,
+    latent: torch.Tensor,
+    sampler_name: str,
+    schedule: Schedule,
+) -> HardKey:
+    """All fields of a request except the positive prompt's text. The names are shown to the artist."""
+    patcher = guider.model_patcher
+    negative = guider.conds.get("negative")
+    sigmas = [round(s, 6) if s > FINAL_SIGMA else 0.0 for s in schedule.sigmas]
+    return HardKey.of(
+        {
+            "model weights": base_weights(patcher),
+            "LoRA or weight patches": weight_patches(patcher),
+            "model options": digest(object_patches(patcher), other_hooks(guider)),
+            "compute dtype": f"{patcher.model.get_dtype()} {patcher.model.manual_cast_dtype}",
+            "video size": "x".join(map(str, noise.shape)),
+            "seed": tensor_digest(noise),
+            "input latent": tensor_digest(latent) if bool(latent.count_nonzero()) else "empty",
+            "steps or scheduler": digest(sigmas),
+            "sampler": sampler_name,
+            "CFG": repr(float(guider.cfg)),
+            "negative prompt": conditioning(negative[0], with_text=True) if negative else "none",
+            "conditioning": conditioning(guider.conds["positive"][0], with_text=False),
+            "probe": digest(schedule.probe_end, schedule.checks),
+        }
+    )

@@ -1,0 +1,40 @@
+"""The evidence picture: where a hit was recomputed, over the host's latent preview colours."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+MAX_FRAMES = 8
+FRAME_HEIGHT = 160
+HEAT_COLOUR = (1.0, 0.35, 0.0)
+
+
+def heat_mask(heat: torch.Tensor, latent: torch.Tensor) -> torch.Tensor:
+    """MASK [T, H, W] at latent size from token heat [T', h, w]; 1 = computed in every reuse step."""
+    return F.interpolate(heat[None, None].float(), size=tuple(latent.shape[2:]), mode="nearest")[0, 0]
+
+
+def evidence_picture(model: Any, latent: torch.Tensor, heat: torch.Tensor) -> torch.Tensor:
+    """IMAGE [1, h, w, 3] in 0..1: up to eight latent frames side by side with the heat map laid over them.
+
+    Args:
+        latent: [1, C, T, H, W] as it leaves the sampler.
+        heat: [T', h, w] share of reuse steps in which a token was computed.
+    """
+    latent_format = model.model.latent_format
+    x0 = latent_format.process_in(latent.float().cpu())[0]
+    factors = torch.tensor(latent_format.latent_rgb_factors)
+    bias = torch.tensor(latent_format.latent_rgb_factors_bias or [0.0, 0.0, 0.0])
+    colour = torch.einsum("cthw,cr->trhw", x0, factors) + bias[None, :, None, None]
+    # Colours step back so that the heat is what the eye finds.
+    grey = ((colour + 1) / 2).clamp(0, 1).mean(dim=1, keepdim=True) * 0.7 + 0.15
+    strength = 0.75 * heat_mask(heat, latent)[:, None]
+    frames = torch.lerp(grey.expand(-1, 3, -1, -1), torch.tensor(HEAT_COLOUR).view(1, 3, 1, 1), strength)
+    picked = torch.linspace(0, frames.shape[0] - 1, min(MAX_FRAMES, frames.shape[0])).round().long()
+    scale = FRAME_HEIGHT / frames.shape[2]
+    large = F.interpolate(frames[picked], scale_factor=scale, mode="nearest")
+    strip = torch.cat(list(F.pad(large, (2, 2, 2, 2), value=1.0)), dim=2)
+    return strip.movedim(0, -1)[None].clamp(0, 1)

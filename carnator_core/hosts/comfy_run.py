@@ -1,0 +1,275 @@
+"""One sampling run in ComfyUI: wrappers that carry out the session's step plans.
+
+State is born in OUTER_SAMPLE on cloned model options and dropped in its ``finally``; nothing stays on the model.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import math
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Callable
+
+import torch
+
+from ..identity import pooled_text, tensor_digest
+from ..options import Options
+from ..plan import Schedule, StepKind, StepPlan
+from ..reasons import Code, Decision, Reason
+from ..report import Report
+from ..session import Request, Session
+from ..store.folder import Store
+from . import comfy_eligibility as eligibility
+from .comfy_identity import hard_key
+from .comfy_wan_forward import ForwardPatches
+
+log = logging.getLogger("carnator")
+
+KEY = "carnator"
+SIGMA_TOLERANCE = 1e-3
+
+
+class ComfyRun:
+    """Carries one request through ComfyUI's sampler.
+
+    Args:
+        options: what the artist set.
+        store_root: folder that holds all stores.
+        progress: called with a line of text when something noteworthy happens.
+    """
+
+    def __init__(self, options: Options, store_root: Path, progress: Callable[[str], None] = lambda text: None):
+        self.options, self._store_root, self._progress = options, store_root, progress
+        self.report = Report(thresholds=options.gate)
+        self.session: Session | None = None
+        self._plan: StepPlan | None = None
+        self._step = -1
+        self._forward: ForwardPatches | None = None
+        self._calls = 0
+        self._clock = _Clock()
+        self._dense_seconds: list[float] = []
+
+    def attach(self, model: Any) -> Any:
+        """A clone of a MODEL whose next sampling runs through this object."""
+        import comfy.patcher_extension as pe
+
+        model = model.clone()
+        model.add_wrapper_with_key(pe.WrappersMP.OUTER_SAMPLE, KEY, self._outer_sample)
+        return model
+
+    # -- the run ---------------------------------------------------------------------------------------------------
+
+    def _outer_sample(self, executor: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
+        with self._clock.own():
+            return self._run(executor, args, kwargs)
+
+    def _run(self, executor: Any, args: tuple, kwargs: dict) -> torch.Tensor:
+        import comfy.model_patcher
+        import comfy.patcher_extension as pe
+
+        started = time.perf_counter()
+        guider = executor.class_obj
+        request = self._open(guider, executor, args, kwargs)
+        if isinstance(request, Reason):
+            self.report.decision, self.report.reason = Decision.DECLINED, request
+            with self._clock.host():
+                return executor(*args, **kwargs)
+
+        self.session = Session(request, self.options, Store(self._store_root, self.options.store))
+        self.report = self.session.report
+        self._forward = ForwardPatches(self.session, guider.model_patcher.model.diffusion_model)
+        original = guider.model_options
+        guider.model_options = comfy.model_patcher.create_model_options_clone(original)
+        for kind, wrapper in (
+            (pe.WrappersMP.PREDICT_NOISE, self._predict_noise),
+            (pe.WrappersMP.CALC_COND_BATCH, self._calc_cond_batch),
+            (pe.WrappersMP.DIFFUSION_MODEL, self._forward.wrapper),
+        ):
+            pe.add_wrapper_with_key(kind, KEY, wrapper, guider.model_options, is_model_options=True)
+        try:
+            with self._clock.host():
+                result = executor(*args, **kwargs)
+            self._close(time.perf_counter() - started)
+            self.report.own_seconds = self._clock.read()
+            return result
+        finally:
+            guider.model_options = original
+            self._forward = None
+
+    def _open(self, guider: Any, executor: Any, args: tuple, kwargs: dict) -> Request | Reason:
+        """Describe the request to the core, or say why it is declined."""
+        try:
+            call = inspect.signature(executor.original).bind(*args, **kwargs).arguments
+            noise, latent, sampler = call["noise"], call["latent_image"], call["sampler"]
+            sigmas = call["sigmas"].detach().clone()  # uni_pc writes into the original
+        except (TypeError, KeyError, AttributeError) as error:
+            return Reason.of(Code.UNEXPECTED_CALL, detail=str(error))
+        identity = eligibility.sampler_identity(sampler)
+        refusal = (
+            eligibility.check_model(guider)
+            or (identity if isinstance(identity, Reason) else None)
+            or eligibility.check_latent(noise, latent, call.get("denoise_mask"))
+            or eligibility.check_conditioning(guider)
+            or eligibility.check_patches(guider)
+            or eligibility.check_schedule(sigmas)
+        )
+        if refusal:
+            return refusal
+        name, multistep = identity
+        probe, reuse = self.options.probe, self.options.reuse
+        values = tuple(float(s) for s in sigmas)
+        schedule = Schedule.of(values, probe.probe_percent, reuse.refine_percent, multistep)
+        if schedule is None:
+            shares = f"{probe.probe_percent:g} %", f"{reuse.refine_percent:g} %"
+            return Reason.of(Code.TOO_FEW_STEPS, steps=len(values) - 1, probe=shares[0], refine=shares[1])
+        text = guider.conds["positive"][0]["cross_attn"]
+        return Request(
+            key=hard_key(guider, noise, latent, name, schedule),
+            embedding=pooled_text(text),
+            text_digest=tensor_digest(text),
+            shape=eligibility.model_shape(guider, noise),
+            schedule=schedule,
+            guided=_has_guidance(guider),
+        )
+
+    def _close(self, seconds: float) -> None:
+        if self._step != self.session.request.schedule.steps - 1:
+            self.session.go_dense(Reason.of(Code.UNEXPECTED_CALL, detail=f"{self._step + 1} steps seen"))
+        probe = self._dense_seconds[: self.session.request.schedule.probe_end]
+        # The first step also pays for warming up; the fastest one is the fair price of a dense step.
+        self.report.dense_step_seconds = min(probe, default=None)
+        self.session.commit(seconds)
+
+    # -- one step --------------------------------------------------------------------------------------------------
+
+    def _predict_noise(self, executor: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
+        with self._clock.own():
+            return self._evaluate_step(executor, args, kwargs)
+
+    def _evaluate_step(self, executor: Any, args: tuple, kwargs: dict) -> torch.Tensor:
+        call = inspect.signature(executor.original).bind(*args, **kwargs).arguments
+        x, sigma = call["x"], float(call["timestep"].flatten()[0])
+        self._plan, self._calls = self._next_plan(sigma), 0
+        if self._plan is None:
+            with self._clock.host():
+                return executor(*args, **kwargs)
+        self._forward.begin(self._plan)
+        if self._plan.kind is StepKind.REPLAY:
+            return self.session.finish_step(self._step, self.session.replayed(self._step, x), StepKind.REPLAY)
+        started = time.perf_counter()
+        try:
+            with self._clock.host():
+                guided = executor(*args, **kwargs)
+        except Exception as error:
+            if self._plan.kind is StepKind.DENSE or not _is_out_of_memory(error):
+                raise
+            self._stand_aside(Reason.of(Code.OUT_OF_MEMORY))
+            with self._clock.host():
+                return executor(*args, **kwargs)
+        if self._plan is None:
+            return guided
+        if self._plan.kind is StepKind.DENSE:
+            self._dense_seconds.append(time.perf_counter() - started)
+        was_reusing = self.session.reusing
+        result = self.session.finish_step(self._step, guided, self._plan.kind)
+        if self.session.reusing and not was_reusing:
+            self._progress(self.report.status())
+        return result
+
+    def _next_plan(self, sigma: float) -> StepPlan | None:
+        """Each step of the schedule must be evaluated exactly once and in order; else stand aside."""
+        if self._forward.idle:
+            return None
+        schedule = self.session.request.schedule
+        step = self._step + 1
+        expected = schedule.sigmas[step] if step < schedule.steps else None
+        if expected is None or abs(sigma - expected) > SIGMA_TOLERANCE * max(1.0, expected):
+            self._stand_aside(Reason.of(Code.UNEXPECTED_CALL, detail=f"sigma {sigma:.4f} after step {self._step + 1}"))
+            return None
+        self._step = step
+        if step == 0:
+            self._progress("probe")
+        elif step == schedule.refine_start and self.session.reusing:
+            self._progress("refine")
+        return self.session.plan_step(step)
+
+    def _stand_aside(self, reason: Reason) -> None:
+        self.session.go_dense(reason)
+        self._forward.stand_aside()
+        self._plan = None
+        log.warning("Carnator: %s", reason.sentence)
+
+    def _calc_cond_batch(self, executor: Any, *args: Any, **kwargs: Any) -> list[torch.Tensor]:
+        with self._clock.own():
+            return self._evaluate_branches(executor, args, kwargs)
+
+    def _evaluate_branches(self, executor: Any, args: tuple, kwargs: dict) -> list[torch.Tensor]:
+        plan, self._calls = self._plan, self._calls + 1
+        if plan is not None and self._calls > 1:
+            self._stand_aside(Reason.of(Code.UNEXPECTED_CALL, detail="several evaluations in one step"))
+            plan = None
+        if plan is None:
+            with self._clock.host():
+                return executor(*args, **kwargs)
+        conds = list(args[1])
+        guided = len(conds) > 1 and conds[1] is not None
+
+        def evaluate(keep: list) -> list[torch.Tensor]:
+            with self._clock.host():
+                return executor(args[0], keep, *args[2:], **kwargs)
+
+        if plan.kind is StepKind.DENSE or (plan.run_uncond and guided):
+            out = evaluate(conds)
+            self.session.observe(self._step, out[0], out[1] if guided else None, self._forward.take_hidden())
+            return out
+        cond = evaluate([conds[0], None])[0]
+        if not guided:
+            if plan.kind is StepKind.CHECK:
+                self.session.reestimate(self._step, cond)
+            return [cond, torch.zeros_like(cond)]
+        if plan.kind is StepKind.CHECK and self.session.reestimate(self._step, cond):
+            uncond = evaluate([None, conds[1]])[1]
+            self.session.observe(self._step, cond, uncond, None)
+            return [cond, uncond]
+        return [cond, self.session.residual_filled(self._step, cond)]
+
+
+class _Clock:
+    """Time spent in our own code: the wrappers nest in the host and the host nests in the wrappers, alternating."""
+
+    def __init__(self) -> None:
+        self._total, self._since = 0.0, 0.0
+
+    @contextmanager
+    def own(self):
+        self._since = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._total += time.perf_counter() - self._since
+
+    @contextmanager
+    def host(self):
+        self._total += time.perf_counter() - self._since
+        try:
+            yield
+        finally:
+            self._since = time.perf_counter()
+
+    def read(self) -> float:
+        return self._total + time.perf_counter() - self._since
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    import comfy.model_management
+
+    return isinstance(error, comfy.model_management.OOM_EXCEPTION)
+
+
+def _has_guidance(guider: Any) -> bool:
+    """Whether the host will evaluate an unconditional branch: it skips that at CFG 1 unless told otherwise."""
+    at_one = math.isclose(guider.cfg, 1.0) and not guider.model_options.get("disable_cfg1_optimization", False)
+    return bool(guider.conds.get("negative")) and not at_one

@@ -1,0 +1,131 @@
+"""What the artist can set, as frozen, validated, versioned data."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any
+
+OPTIONS_VERSION = 1
+STORE_MODES = ("read+write", "read", "write")
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise ValueError(message)
+
+
+def _require_percent(name: str, value: float) -> None:
+    _require(0.0 <= value <= 100.0, f"{name} must lie between 0 and 100 percent, got {value}")
+
+
+@dataclass(frozen=True)
+class StoreOptions:
+    """Where donors are kept. ``name`` is a plain label, never a path; ``budget_gb`` is in 10^9 bytes."""
+
+    name: str = "default"
+    budget_gb: float = 8.0
+    mode: str = "read+write"
+
+    def __post_init__(self) -> None:
+        plain = self.name.replace("-", "").replace("_", "")
+        _require(
+            self.name.isascii() and plain.isalnum() and len(self.name) <= 64,
+            f"a store name is 1 to 64 ASCII letters, digits, '-' and '_', got {self.name!r}",
+        )
+        _require(self.budget_gb > 0, f"the store budget must be above 0 GB, got {self.budget_gb}")
+        _require(self.mode in STORE_MODES, f"store mode must be one of {STORE_MODES}, got {self.mode!r}")
+
+
+@dataclass(frozen=True)
+class ProbeOptions:
+    """The early probe and the text recall that feeds it."""
+
+    probe_percent: float = 10.0
+    recall_top_k: int = 4
+    min_text_similarity: float = 0.5
+
+    def __post_init__(self) -> None:
+        _require_percent("probe percent", self.probe_percent)
+        _require(self.recall_top_k >= 1, f"recall top-k must be at least 1, got {self.recall_top_k}")
+        _require(
+            -1.0 <= self.min_text_similarity <= 1.0,
+            f"minimum text similarity is a cosine between -1 and 1, got {self.min_text_similarity}",
+        )
+
+
+@dataclass(frozen=True)
+class GateOptions:
+    """Thresholds τ of the four discrepancies; a donor is accepted only if each one is at or below its own.
+
+    The defaults were read off the *tune* stream of the demo world (see docs/demo_world.md); other models need
+    their own.
+    """
+
+    representation: float = 0.05
+    residual: float = 0.5
+    dynamics: float = 1.0
+    state: float = 0.25
+
+    def __post_init__(self) -> None:
+        for f in dataclasses.fields(self):
+            value = getattr(self, f.name)
+            _require(value >= 0.0, f"threshold {f.name} must be 0 or more, got {value}")
+
+
+@dataclass(frozen=True)
+class ReuseOptions:
+    """What a hit computes.
+
+    Args:
+        region_threshold: τ of the evidence region, RMS difference of conditional x0 per token, in latent units
+            (the model's own normalised latents, about unit variance).
+        max_region_percent: share of tokens above which a donor is refused.
+        window_start_percent, window_end_percent: span of DiT blocks, in percent of the depth, in which only region
+            tokens are updated; equal values switch the window off.
+        guidance_interval: the unconditional branch runs every this many reuse steps.
+        refine_percent: share of the steps at the end that is dense again.
+    """
+
+    region_threshold: float = 0.12
+    max_region_percent: float = 60.0
+    window_start_percent: float = 20.0
+    window_end_percent: float = 83.0
+    guidance_interval: int = 2
+    refine_percent: float = 6.0
+
+    def __post_init__(self) -> None:
+        _require(self.region_threshold >= 0.0, f"region threshold must be 0 or more, got {self.region_threshold}")
+        for name in ("max_region_percent", "window_start_percent", "window_end_percent", "refine_percent"):
+            _require_percent(name.replace("_", " "), getattr(self, name))
+        _require(
+            self.window_start_percent <= self.window_end_percent,
+            f"the layer window ends ({self.window_end_percent} %) before it starts ({self.window_start_percent} %)",
+        )
+        _require(self.guidance_interval >= 1, f"guidance interval must be at least 1, got {self.guidance_interval}")
+
+
+@dataclass(frozen=True)
+class Options:
+    """Everything one request is run with."""
+
+    store: StoreOptions = field(default_factory=StoreOptions)
+    probe: ProbeOptions = field(default_factory=ProbeOptions)
+    gate: GateOptions = field(default_factory=GateOptions)
+    reuse: ReuseOptions = field(default_factory=ReuseOptions)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"version": OPTIONS_VERSION, **dataclasses.asdict(self)}
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Options:
+        """Inverse of ``to_dict``. Raises ValueError for another version or an unknown field."""
+        data = dict(data)
+        version = data.pop("version", None)
+        _require(version == OPTIONS_VERSION, f"options version {version} is not {OPTIONS_VERSION}")
+        parts = {f.name: f.default_factory for f in dataclasses.fields(cls)}
+        _require(set(data) <= set(parts), f"unknown option groups: {sorted(set(data) - set(parts))}")
+        try:
+            return cls(**{name: parts[name](**values) for name, values in data.items()})
+        except TypeError as error:
+            raise ValueError(f"unknown option: {error}") from error

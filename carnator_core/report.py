@@ -1,0 +1,81 @@
+"""What one request did and why: plain data for the node, the log and files."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from .options import GateOptions
+from .reasons import Code, Decision, Reason
+from .signature import Discrepancies
+
+REPORT_VERSION = 1
+
+
+@dataclass
+class Report:
+    """Filled while a request runs. Seconds are wall-clock; shares lie between 0 and 1."""
+
+    decision: Decision = Decision.MISS
+    reason: Reason = field(default_factory=lambda: Reason.of(Code.STORE_EMPTY))
+    discrepancies: Discrepancies | None = None
+    thresholds: GateOptions | None = None
+    region_share: float | None = None
+    region_history: list[tuple[int, float]] = field(default_factory=list)
+    donor_id: str | None = None
+    donor_created: float | None = None
+    donor_prompt: str | None = None
+    similarity: float | None = None
+    steps: dict[str, int] = field(default_factory=dict)
+    seconds: float = 0.0
+    own_seconds: float = 0.0
+    predicted_work: float | None = None
+    dense_step_seconds: float | None = None
+    stored: bool = False
+    store_note: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        data = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        data["version"] = REPORT_VERSION
+        data["decision"] = self.decision.value
+        data["reason_code"], data["reason"] = self.reason.code.value, self.reason.sentence
+        data["discrepancies"] = self.discrepancies and self.discrepancies.as_dict()
+        data["thresholds"] = self.thresholds and dataclasses.asdict(self.thresholds)
+        data["donor"] = self.donor_id and {
+            "id": data.pop("donor_id"),
+            "age_seconds": round(time.time() - data.pop("donor_created"), 1),
+            "prompt": data.pop("donor_prompt"),
+            "similarity": data.pop("similarity"),
+        }
+        for name in ("donor_id", "donor_created", "donor_prompt", "similarity"):
+            data.pop(name, None)
+        return data
+
+    @property
+    def estimated_speedup(self) -> float | None:
+        """Dense seconds extrapolated from this run's own dense steps, over its seconds."""
+        if not self.dense_step_seconds or not self.seconds:
+            return None
+        return self.dense_step_seconds * sum(self.steps.values()) / self.seconds
+
+    def status(self) -> str:
+        """One line for the node and the log."""
+        if self.decision is not Decision.HIT:
+            line = f"{self.decision.value}: {self.reason.sentence}"
+            return f"{line} ({self.store_note})" if self.store_note else line
+        parts = ["hit"]
+        if self.estimated_speedup:
+            parts[0] += f" {self.estimated_speedup:.1f}×"
+        if self.donor_created:
+            parts.append(f"donor {_age(time.time() - self.donor_created)} ago")
+        parts.append(f"region {self.region_share or 0:.0%}")
+        return " · ".join(parts)
+
+
+def _age(seconds: float) -> str:
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"

@@ -1,0 +1,351 @@
+"""The life of one request: recall → probe → decide → reuse or dense → commit or discard.
+
+The host calls, for every step i of the sampler:
+
+    plan = session.plan_step(i)
+    replay:  x0 = session.replayed(i)
+    dense:   evaluate both branches, session.observe(i, cond, uncond, hidden), guide, session.finish_step(i, guided)
+    check:   evaluate the conditional branch over all tokens; if session.reestimate(i, cond) also the other; then as
+             for region
+    region:  evaluate session.rows; session.residual_filled(...) where the unconditional branch did not run, guide,
+             session.finish_step(i, guided)
+
+and ``session.commit`` only after the whole run succeeded. Until the decision everything captured stays in host RAM.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+
+import torch
+
+from . import evidence
+from .gate import exceeded, explain
+from .identity import HardKey, digest
+from .options import Options
+from .plan import LayerWindow, ModelShape, Schedule, StepKind, StepPlan, predicted_work
+from .reasons import Code, Decision, Reason
+from .recall import Candidate, nearest_other_key, rank
+from .report import Report
+from .signature import Discrepancies, EarlySignature, build_signature, compact, discrepancies
+from .store.entry import EntryError, EntryInfo, Trajectory
+from .store.folder import Store
+
+log = logging.getLogger("carnator")
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the host knows of a request before its first step.
+
+    Args:
+        key: everything that must be equal for reuse.
+        embedding: [D] pooled text conditioning, unit length.
+        text_digest: exact identity of the text conditioning.
+        guided: whether an unconditional branch exists.
+    """
+
+    key: HardKey
+    embedding: torch.Tensor
+    text_digest: str
+    shape: ModelShape
+    schedule: Schedule
+    guided: bool
+
+
+@dataclass
+class _Capture:
+    """What a dense run keeps for later requests, float16 on the CPU."""
+
+    guided: dict[int, torch.Tensor] = field(default_factory=dict)
+    conditional: dict[int, torch.Tensor] = field(default_factory=dict)
+    residual_norm: list[float] = field(default_factory=list)
+    signature: EarlySignature | None = None
+
+
+@dataclass
+class _Donor:
+    """An accepted donor and the state of its reuse, on the device of the run."""
+
+    info: EntryInfo
+    trajectory: Trajectory
+    region: torch.Tensor  # [T', h, w] bool
+    rows: torch.Tensor  # [n] int64
+    residual: torch.Tensor | None  # [C, T, H, W] last guidance residual
+    residual_step: int
+
+
+@dataclass(frozen=True)
+class _Verdict:
+    """One candidate as the gate sees it."""
+
+    candidate: Candidate
+    found: Discrepancies
+    region: torch.Tensor
+    share: float
+    work: float
+    refusal: Reason | None
+
+
+class Session:
+    """One request. Not thread-safe; dropped when its run ends."""
+
+    def __init__(self, request: Request, options: Options, store: Store):
+        self.request, self.options, self._store = request, options, store
+        self.window = LayerWindow.of(options.reuse, request.shape.depth)
+        self.report = Report(thresholds=options.gate)
+        self._capture = _Capture()
+        self._donor: _Donor | None = None
+        self._previous_cond: torch.Tensor | None = None
+        self._residual: torch.Tensor | None = None
+        self._kinds: Counter[str] = Counter()
+        self._give_up = False
+        self._heat = torch.zeros(request.shape.grid)
+        self._candidates = self._recall()
+
+    # -- recall ----------------------------------------------------------------------------------------------------
+
+    def _recall(self) -> list[Candidate]:
+        probe, report = self.options.probe, self.report
+        if self.options.store.mode == "write":
+            report.reason = Reason.of(Code.STORE_WRITE_ONLY)
+            return []
+        ranked = rank(self._store.entries(), self.request.embedding)
+        if not ranked:
+            report.reason = Reason.of(Code.STORE_EMPTY)
+            return []
+        same_kind = [c for c in ranked if c.info.key == self.request.key]
+        close = [c for c in same_kind if c.similarity >= probe.min_text_similarity]
+        if not same_kind:
+            report.reason = Reason.of(Code.KEY_DIFFERS, fields=", ".join(nearest_other_key(ranked, self.request.key)))
+        elif not close:
+            report.reason = Reason.of(
+                Code.TEXT_TOO_DIFFERENT, best=same_kind[0].similarity, needed=probe.min_text_similarity
+            )
+        return close[: probe.recall_top_k]
+
+    # -- per step --------------------------------------------------------------------------------------------------
+
+    @property
+    def rows(self) -> torch.Tensor:
+        """Flat indices [n] of the region's tokens, on the device of the run."""
+        return self._donor.rows
+
+    def plan_step(self, step: int) -> StepPlan:
+        plan = self._plan(step)
+        self._kinds[plan.kind.value] += 1
+        return plan
+
+    def _plan(self, step: int) -> StepPlan:
+        schedule, guided = self.request.schedule, self.request.guided
+        last_probe = step == schedule.probe_end - 1
+        if self._donor is None or step not in schedule.reuse_steps:
+            return StepPlan(
+                StepKind.DENSE,
+                run_uncond=guided,
+                capture_hidden=last_probe and not self._give_up,
+                record_window=last_probe and bool(self._candidates),
+            )
+        if step in schedule.checks:
+            return StepPlan(StepKind.CHECK, run_uncond=False, record_window=True)
+        if self._donor.rows.numel() == 0:
+            return StepPlan(StepKind.REPLAY, run_uncond=False)
+        due = guided and step - self._donor.residual_step >= self.options.reuse.guidance_interval
+        return StepPlan(StepKind.REGION, run_uncond=due)
+
+    def replayed(self, step: int, like: torch.Tensor) -> torch.Tensor:
+        """The donor's guided x0 [1, C, T, H, W] on the device and in the dtype of ``like``."""
+        return self._donor.trajectory.guided[step].to(like)[None]
+
+    def observe(
+        self, step: int, cond: torch.Tensor, uncond: torch.Tensor | None, hidden: torch.Tensor | None
+    ) -> None:
+        """Take in a step in which every branch ran over all tokens or over the region's rows.
+
+        Args:
+            cond, uncond: [1, C, T, H, W] x0 predictions; uncond is None without guidance.
+            hidden: [D, T', h, w] if the plan asked for it.
+        """
+        cond0 = cond[0].detach()
+        if self._donor is not None:
+            if uncond is not None:
+                self._remember_residual(step, cond0 - uncond[0])
+            return
+        if self._give_up:
+            return
+        residual = None if uncond is None else cond0 - uncond[0].detach()
+        self._capture.residual_norm.append(0.0 if residual is None else float(residual.float().square().mean().sqrt()))
+        if step in self.request.schedule.checks:
+            self._capture.conditional[step] = compact(cond0)
+        if hidden is not None:
+            uncond0 = None if uncond is None else uncond[0].detach()
+            self._capture.signature = build_signature(hidden, cond0, uncond0, self._previous_cond)
+            self._residual, self._previous_cond = residual, None
+        elif step < self.request.schedule.probe_end:
+            self._previous_cond = cond0.clone()
+
+    def _remember_residual(self, step: int, residual: torch.Tensor) -> None:
+        donor = self._donor
+        if donor.residual is not None:
+            # Outside the region's rows a region forward leaves nothing meaningful: keep the older residual there.
+            weight = evidence.blend_weight(donor.region, tuple(residual.shape[1:]), self.request.shape.patch)
+            residual = torch.where(weight > 0, residual, donor.residual)
+        donor.residual, donor.residual_step = residual, step
+
+    def residual_filled(self, step: int, cond: torch.Tensor) -> torch.Tensor:
+        """Unconditional x0 [1, C, T, H, W] where that branch did not run.
+
+        The last guidance residual is scaled along the donor's curve of residual norms, since it shrinks with sigma.
+        """
+        norms = self._donor.trajectory.residual_norm
+        before = float(norms[self._donor.residual_step])
+        scale = float(norms[step]) / before if before > 0 else 1.0
+        return cond - scale * self._donor.residual.to(cond)[None]
+
+    def reestimate(self, step: int, cond: torch.Tensor) -> bool:
+        """At a check: let the region grow and shrink. Returns whether the unconditional branch must run now.
+
+        Args:
+            cond: [1, C, T, H, W] conditional x0 over all tokens.
+        """
+        donor = self._donor
+        reference = donor.trajectory.conditional[step].to(cond)
+        difference = evidence.token_difference(cond[0], reference, self.request.shape.patch)
+        region = evidence.evidence_region(difference, self.options.reuse.region_threshold)
+        grew = bool((region & ~donor.region).any())
+        donor.region, donor.rows = region, evidence.region_rows(region)
+        self._note_region(step)
+        return grew and self.request.guided
+
+    def finish_step(self, step: int, guided: torch.Tensor, kind: StepKind) -> torch.Tensor:
+        """The x0 the sampler gets: the donor's outside the region in reuse steps, else ``guided`` itself.
+
+        Args:
+            guided: [1, C, T, H, W] x0 after guidance; returned unchanged (the same object) in dense steps.
+        """
+        if kind is not StepKind.DENSE:
+            weight = evidence.blend_weight(self._donor.region, guided.shape[2:], self.request.shape.patch)
+            donor = self.replayed(step, guided)
+            self._heat += self._donor.region.cpu()
+            return torch.where(weight > 0, torch.lerp(donor, guided, weight.to(guided)), donor)
+        if self._donor is None and not self._give_up:
+            self._capture.guided[step] = compact(guided[0])
+            if step == self.request.schedule.probe_end - 1 and self._candidates:
+                self._decide(guided.device)
+        return guided
+
+    # -- decision --------------------------------------------------------------------------------------------------
+
+    def _decide(self, device: torch.device) -> None:
+        """Judge every candidate, cheapest first, and take the first whose files also pass their check."""
+        refused: list[_Verdict] = []
+        for verdict in sorted(filter(None, map(self._judge, self._candidates)), key=lambda v: v.work):
+            if verdict.refusal is None:
+                if self._accept(verdict, device):
+                    return
+            else:
+                refused.append(verdict)
+        if refused:
+            nearest = max(refused, key=lambda v: v.candidate.similarity)
+            self._show(nearest)
+            self.report.reason = nearest.refusal
+
+    def _judge(self, candidate: Candidate) -> _Verdict | None:
+        reuse, gate, shape = self.options.reuse, self.options.gate, self.request.shape
+        try:
+            donor = self._store.signature(candidate.info.id)
+            mine = self._capture.signature
+            if {n: t.shape for n, t in donor.tensors().items()} != {n: t.shape for n, t in mine.tensors().items()}:
+                raise EntryError("signature has other families or shapes")
+        except EntryError as error:
+            self._set_aside(candidate, error)
+            return None
+        difference = evidence.token_difference(mine.state, donor.state, shape.patch)
+        region = evidence.evidence_region(difference, reuse.region_threshold)
+        share = float(region.float().mean())
+        allowed = reuse.max_region_percent / 100
+        found = discrepancies(mine, donor, evidence.replayed_tokens(difference, region, allowed))
+        work = predicted_work(
+            self.request.schedule, shape, self.window, share, reuse.guidance_interval, self.request.guided
+        )
+        if exceeded(found, gate):
+            refusal = Reason.of(Code.GATE_REJECTED, families=explain(found, gate))
+        elif share > allowed:
+            refusal = Reason.of(Code.REGION_TOO_LARGE, share=share, allowed=allowed)
+        elif work >= 1.0:
+            refusal = Reason.of(Code.NO_SAVING, predicted=work)
+        else:
+            refusal = None
+        return _Verdict(candidate, found, region, share, work, refusal)
+
+    def _accept(self, verdict: _Verdict, device: torch.device) -> bool:
+        schedule, info = self.request.schedule, verdict.candidate.info
+        try:
+            trajectory = self._store.trajectory(info.id, self.request.shape.latent, schedule.steps, schedule.checks)
+        except EntryError as error:
+            self._set_aside(verdict.candidate, error)
+            return False
+        region = verdict.region.to(device)
+        self._donor = _Donor(
+            info, trajectory, region, evidence.region_rows(region), self._residual, schedule.probe_end - 1
+        )
+        self._capture = _Capture()  # a hit does not become a donor: errors would chain
+        self._store.touch(info.id)
+        self._show(verdict)
+        self.report.decision, self.report.reason = Decision.HIT, Reason.of(Code.REUSED)
+        self._note_region(schedule.probe_end - 1)
+        return True
+
+    def _show(self, verdict: _Verdict) -> None:
+        report, info = self.report, verdict.candidate.info
+        report.discrepancies, report.region_share = verdict.found, verdict.share
+        report.predicted_work, report.similarity = verdict.work, verdict.candidate.similarity
+        report.donor_id, report.donor_created, report.donor_prompt = info.id, info.created, info.prompt
+
+    def _set_aside(self, candidate: Candidate, error: EntryError) -> None:
+        self._store.quarantine(candidate.info.id, str(error))
+        self.report.reason = Reason.of(Code.ENTRY_CORRUPT, detail=str(error))
+
+    def _note_region(self, step: int) -> None:
+        self.report.region_history.append((step, round(float(self._donor.region.float().mean()), 4)))
+
+    # -- end -------------------------------------------------------------------------------------------------------
+
+    @property
+    def reusing(self) -> bool:
+        return self._donor is not None
+
+    @property
+    def heat(self) -> torch.Tensor:
+        """Share of the reuse steps in which each token was the target's own, [T', h, w] float32 on the CPU."""
+        return self._heat / max(1, len(self.request.schedule.reuse_steps))
+
+    def go_dense(self, reason: Reason) -> None:
+        """Drop all state: every later step is dense and nothing is stored."""
+        self._donor, self._candidates, self._capture, self._give_up = None, [], _Capture(), True
+        self.report.decision, self.report.reason = Decision.DECLINED, reason
+
+    def commit(self, seconds: float) -> None:
+        """Store a dense run as a donor. Call only after the whole run succeeded."""
+        self.report.steps = dict(self._kinds)
+        self.report.seconds = seconds
+        capture, request = self._capture, self.request
+        if self.reusing:
+            self.report.region_share = float(self.heat.mean())
+        whole = capture.signature is not None and len(capture.guided) == request.schedule.steps
+        if self._donor is not None or self.options.store.mode == "read" or not whole:
+            return
+        info = EntryInfo(
+            id=digest(request.key.digest, request.text_digest),
+            key=request.key,
+            created=time.time(),
+            seconds=seconds,
+            embedding=request.embedding,
+            prompt=None,
+        )
+        trajectory = Trajectory(capture.guided, capture.conditional, torch.tensor(capture.residual_norm))
+        self.report.store_note = self._store.commit(info, capture.signature, trajectory)
+        self.report.stored = self.report.store_note is None

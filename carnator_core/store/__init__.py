@@ -1,0 +1,1 @@
+"""Donors on disk: one folder per entry, safetensors only, written atomically."""

@@ -1,0 +1,151 @@
+"""The file format of one donor.
+
+An entry is a folder with two files. ``signature.safetensors`` holds the Early Signature, the text embedding and, in
+its header, the hard key and the checksums; ``trajectory.safetensors`` holds one x0 per step. Every tensor is checked
+(checksum, shape, finite) before a value of it reaches a video.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from ..identity import HardKey
+from ..signature import EarlySignature, compact
+
+SCHEMA = 1
+SIGNATURE_FILE = "signature.safetensors"
+TRAJECTORY_FILE = "trajectory.safetensors"
+_HEADER = "carnator"
+
+
+class EntryError(Exception):
+    """An entry that must not be used; the message says why."""
+
+
+@dataclass(frozen=True)
+class EntryInfo:
+    """What recall needs to know of an entry, from the header of its signature file."""
+
+    id: str
+    key: HardKey
+    created: float
+    seconds: float
+    embedding: torch.Tensor
+    prompt: str | None
+
+
+@dataclass(frozen=True)
+class Trajectory:
+    """A donor's x0 predictions in model space.
+
+    Args:
+        guided: step → [C, T, H, W] float16, after guidance, for every step.
+        conditional: step → [C, T, H, W] float16, conditional branch, at the check steps.
+        residual_norm: [steps] float32, RMS of conditional − unconditional x0 per step; zeros without guidance.
+    """
+
+    guided: dict[int, torch.Tensor]
+    conditional: dict[int, torch.Tensor]
+    residual_norm: torch.Tensor
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        named = {f"guided.{step:04d}": compact(x0) for step, x0 in self.guided.items()}
+        named |= {f"conditional.{step:04d}": compact(x0) for step, x0 in self.conditional.items()}
+        return named | {"residual_norm": self.residual_norm.float().cpu()}
+
+    @classmethod
+    def from_tensors(cls, tensors: dict[str, torch.Tensor]) -> Trajectory:
+        def steps(prefix: str) -> dict[int, torch.Tensor]:
+            return {int(n.split(".")[1]): t for n, t in tensors.items() if n.startswith(prefix + ".")}
+
+        return cls(steps("guided"), steps("conditional"), tensors["residual_norm"])
+
+
+def _checksum(tensor: torch.Tensor) -> int:
+    return zlib.crc32(tensor.contiguous().reshape(-1).view(torch.uint8).numpy())
+
+
+def _write(path: Path, tensors: dict[str, torch.Tensor], header: dict) -> None:
+    from safetensors.torch import save
+
+    header = {**header, "schema": SCHEMA, "checksums": {name: _checksum(t) for name, t in tensors.items()}}
+    with open(path, "xb") as file:
+        file.write(save({n: t.contiguous() for n, t in tensors.items()}, {_HEADER: json.dumps(header)}))
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _read(path: Path) -> tuple[dict[str, torch.Tensor], dict]:
+    """Tensors and header of a file, verified. Raises EntryError for anything that is not exactly what was written."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, "pt") as file:
+            header = json.loads((file.metadata() or {})[_HEADER])
+            tensors = {name: file.get_tensor(name) for name in file.keys()}
+    except (OSError, SafetensorError, KeyError, ValueError, RuntimeError) as error:
+        raise EntryError(f"{path.name} cannot be read: {error}") from error
+    if not isinstance(header, dict) or header.get("schema") != SCHEMA:
+        raise EntryError(f"{path.name} has another schema version")
+    checksums = header.get("checksums")
+    if not isinstance(checksums, dict) or set(checksums) != set(tensors):
+        raise EntryError(f"{path.name} does not hold the tensors its header names")
+    for name, tensor in tensors.items():
+        if _checksum(tensor) != checksums[name]:
+            raise EntryError(f"{path.name}: checksum of {name} is wrong")
+        if not bool(torch.isfinite(tensor).all()):
+            raise EntryError(f"{path.name}: {name} is not finite")
+    return tensors, header
+
+
+def write_entry(folder: Path, info: EntryInfo, signature: EarlySignature, trajectory: Trajectory) -> None:
+    """Write both files of an entry into an existing, empty folder and sync them."""
+    header = {"key": dict(info.key.fields), "created": info.created, "seconds": info.seconds, "prompt": info.prompt}
+    _write(folder / TRAJECTORY_FILE, trajectory.tensors(), {})
+    _write(folder / SIGNATURE_FILE, {**signature.tensors(), "embedding": info.embedding.float()}, header)
+
+
+def read_signature(folder: Path) -> tuple[EntryInfo, EarlySignature]:
+    """Header and signature of an entry. Raises EntryError."""
+    tensors, header = _read(folder / SIGNATURE_FILE)
+    try:
+        key = HardKey.of({str(k): str(v) for k, v in header["key"].items()})
+        info = EntryInfo(
+            id=folder.name,
+            key=key,
+            created=float(header["created"]),
+            seconds=float(header["seconds"]),
+            embedding=tensors.pop("embedding"),
+            prompt=header.get("prompt"),
+        )
+        signature = EarlySignature.from_tensors(tensors)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise EntryError(f"{SIGNATURE_FILE}: header is incomplete ({error})") from error
+    if signature.representation is None or signature.state is None:
+        raise EntryError(f"{SIGNATURE_FILE}: a family is missing")
+    return info, signature
+
+
+def read_trajectory(
+    folder: Path, latent: tuple[int, ...], steps: int, checks: tuple[int, ...]
+) -> Trajectory:
+    """All x0 predictions of an entry. Raises EntryError if a step is missing or has another shape or dtype."""
+    tensors, _ = _read(folder / TRAJECTORY_FILE)
+    try:
+        trajectory = Trajectory.from_tensors(tensors)
+    except (KeyError, ValueError, IndexError) as error:
+        raise EntryError(f"{TRAJECTORY_FILE}: unexpected tensors ({error})") from error
+    if set(trajectory.guided) != set(range(steps)) or set(trajectory.conditional) != set(checks):
+        raise EntryError(f"{TRAJECTORY_FILE}: steps are missing")
+    for x0 in [*trajectory.guided.values(), *trajectory.conditional.values()]:
+        if tuple(x0.shape) != tuple(latent) or x0.dtype != torch.float16:
+            raise EntryError(f"{TRAJECTORY_FILE}: a step has shape {tuple(x0.shape)}, expected {tuple(latent)}")
+    if tuple(trajectory.residual_norm.shape) != (steps,):
+        raise EntryError(f"{TRAJECTORY_FILE}: residual norms are missing")
+    return trajectory

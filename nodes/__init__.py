@@ -1,0 +1,1 @@
+"""What the artist sees: ComfyUI nodes without state."""

@@ -1,0 +1,42 @@
+"""Node: the four thresholds of the compatibility gate."""
+
+from comfy_api.latest import io
+
+from ..carnator_core.options import GateOptions
+from .types import CATEGORY, GateLink
+
+
+def _threshold(name: str, meaning: str, maximum: float) -> io.Float.Input:
+    default = getattr(GateOptions(), name)
+    return io.Float.Input(
+        name,
+        default=default,
+        min=0.0,
+        max=maximum,
+        step=0.001,
+        round=0.0001,
+        tooltip=f"{meaning} 0 = accept equal requests only; higher accepts more and risks more. Default {default:g}, "
+        "read off the demo model; other models need their own value (the report shows what was measured).",
+    )
+
+
+class CarnatorCompatibilityGate(io.ComfyNode):
+    @classmethod
+    def define_schema(cls) -> io.Schema:
+        return io.Schema(
+            node_id="CarnatorCompatibilityGate",
+            display_name="Carnator Compatibility Gate",
+            category=CATEGORY,
+            description="Accepts an earlier request only if all four discrepancies stay within their thresholds.",
+            inputs=[
+                _threshold("representation", "Middle hidden state of the model: 1 − cosine.", 2.0),
+                _threshold("residual", "What the prompt adds to the prediction: 1 − cosine.", 2.0),
+                _threshold("dynamics", "How the prediction moves during the probe: relative difference.", 10.0),
+                _threshold("state", "Predicted video, worst frame: RMS difference in latent units.", 10.0),
+            ],
+            outputs=[GateLink.Output("gate", tooltip="For the Reuse Sampler.")],
+        )
+
+    @classmethod
+    def execute(cls, representation: float, residual: float, dynamics: float, state: float) -> io.NodeOutput:
+        return io.NodeOutput(GateOptions(representation, residual, dynamics, state))

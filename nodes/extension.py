@@ -1,0 +1,22 @@
+"""The public list of nodes. Ids are for ever."""
+
+from comfy_api.latest import ComfyExtension, io
+
+from .cache_store import CarnatorCacheStore
+from .compatibility_gate import CarnatorCompatibilityGate
+from .demo_text_encoder import CarnatorDemoTextEncoder
+from .early_probe import CarnatorEarlyProbe
+from .reuse_sampler import CarnatorReuseSampler
+
+NODES: list[type[io.ComfyNode]] = [
+    CarnatorReuseSampler,
+    CarnatorCacheStore,
+    CarnatorEarlyProbe,
+    CarnatorCompatibilityGate,
+    CarnatorDemoTextEncoder,
+]
+
+
+class CarnatorExtension(ComfyExtension):
+    async def get_node_list(self) -> list[type[io.ComfyNode]]:
+        return NODES
