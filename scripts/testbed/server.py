@@ -8,7 +8,7 @@ import time
 import urllib.error
 from pathlib import Path
 
-from .base_directory import BaseDirectory
+from .base_directory import PACK_FOLDER, BaseDirectory
 from .bootstrap import Install
 from .client import ComfyClient
 from .environment import clean_environ
@@ -64,6 +64,7 @@ class ComfyServer(ComfyClient):
             )
         try:
             self._wait_until_ready()
+            self._check_pack()
         except BaseException:
             self.stop()
             raise
@@ -82,10 +83,6 @@ class ComfyServer(ComfyClient):
 
     def log_text(self) -> str:
         return self.base.log.read_text(encoding="utf-8", errors="replace")
-
-    def failed_imports(self) -> list[str]:
-        """Log lines about custom nodes that could not be imported (the server starts all the same)."""
-        return [line for line in self.log_text().splitlines() if "IMPORT FAILED" in line]
 
     def _command(self, port: int) -> list[str]:
         command = [str(self.install.python), "main.py", "--listen", "127.0.0.1", "--port", str(port)]
@@ -109,6 +106,13 @@ class ComfyServer(ComfyClient):
                 time.sleep(0.1)
         raise ServerFailed(f"ComfyUI did not answer within {START_SECONDS:.0f} s:\n{self._log_tail()}")
 
+    def _check_pack(self) -> None:
+        """ComfyUI starts without a custom node that fails to import; for us that is a failure."""
+        lines = self.log_text().splitlines()
+        if any("IMPORT FAILED" in line and PACK_FOLDER in line for line in lines):
+            first = next((i for i, line in enumerate(lines) if PACK_FOLDER in line), 0)
+            raise ServerFailed("ComfyUI could not import the pack:\n" + "\n".join(lines[first : first + 30]))
+
     def _log_tail(self) -> str:
         return "\n".join(self.log_text().splitlines()[-15:])
 
@@ -117,3 +121,10 @@ def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
+
+
+def has_accelerator() -> bool:
+    """Whether ComfyUI can start without --cpu on this machine."""
+    import torch
+
+    return torch.cuda.is_available() or torch.backends.mps.is_available()
