@@ -109,7 +109,7 @@ def main() -> None:
         pool.renew()
     rate = pool.filled / (time.monotonic() - began)
     print(f"pool of {pool.filled} clips in {time.monotonic() - began:.1f} s ({rate:.0f} clips/s)", flush=True)
-    every = 1 if rate > 1500 else 8
+    every = 2 if rate > 1500 else 16
 
     if args.resume:
         model = from_file(load_file(args.out)).to(args.device)

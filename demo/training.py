@@ -40,19 +40,19 @@ class World:
     def __init__(self, device: str, seed: int, held: bool = False, compiled: bool = True) -> None:
         self.device = device
         self.generator = torch.Generator(device).manual_seed(seed)
-        self.table = all_scenes(held).to(device)
+        self.chooser = torch.Generator().manual_seed(seed)
+        self.table = all_scenes(held)
         self.codec = Codec.load(device=device)
         self.function = torch.compile(render.draw, dynamic=False) if compiled else render.draw
 
     def scenes(self, count: int) -> Tensor:
-        """Random scene indices [count, 6]."""
-        pick = torch.randint(len(self.table), (count,), generator=self.generator, device=self.device)
-        return self.table[pick]
+        """Random scene indices [count, 6], on the CPU."""
+        return self.table[torch.randint(len(self.table), (count,), generator=self.chooser)]
 
     @torch.no_grad()
     def videos(self, indices: Tensor) -> Tensor:
         """Rendered clips [B, 3, 17, 256, 256] float32 in [-1, 1]."""
-        return render.render(render.parameters(indices, self.generator), self.function)
+        return render.render(render.parameters(indices.to(self.device), self.generator), self.function)
 
 
 class Budget:

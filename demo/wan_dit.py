@@ -6,6 +6,8 @@ torch.compile work on it.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -17,6 +19,7 @@ EPS = 1e-6
 FREQUENCIES = 256
 
 
+@lru_cache(maxsize=8)
 def rope(grid: tuple[int, int, int], head: int, device: torch.device | str) -> Tensor:
     """Rotation angles of a token grid (frames, rows, columns) as cos and sin: [2, tokens, 1, head // 2] float32."""
     small = 2 * (head // 6)
@@ -132,7 +135,7 @@ class WanDiT(nn.Module):
         time = self.time_embedding(torch.cat([phase.cos(), phase.sin()], dim=1).to(x.dtype))
         gates = self.time_projection(time).unflatten(1, (6, self.dim))
         text = self.text_embedding(context.to(x.dtype))
-        angles = rope(tuple(grid), self.dim // self.heads, "cpu").to(x.device, non_blocking=True)
+        angles = rope(tuple(grid), self.dim // self.heads, x.device)
         for block in self.blocks:
             x = block(x, gates, text, angles)
         out = self.head(x, time.unsqueeze(1))
