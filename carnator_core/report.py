@@ -33,7 +33,7 @@ class Report:
     own_seconds: float = 0.0
     predicted_work: float | None = None
     dense_step_seconds: float | None = None
-    stored: bool = False
+    entry_id: str | None = None
     store_note: str | None = None
 
     def to_dict(self) -> dict[str, Any]:

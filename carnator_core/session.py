@@ -348,4 +348,5 @@ class Session:
         )
         trajectory = Trajectory(capture.guided, capture.conditional, torch.tensor(capture.residual_norm))
         self.report.store_note = self._store.commit(info, capture.signature, trajectory)
-        self.report.stored = self.report.store_note is None
+        if self.report.store_note is None:
+            self.report.entry_id = info.id

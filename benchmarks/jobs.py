@@ -1,0 +1,77 @@
+"""Starts a server, runs one measurement in it and writes its JSON."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from scripts.testbed.bootstrap import Install
+from scripts.testbed.console import Stop, say
+from scripts.testbed.environment import ROOT
+from scripts.testbed.server import ComfyServer, has_accelerator
+
+from . import report, tune
+from .scoring import LatentScorer
+from .stream_run import StreamRunner, load_stream
+
+RESULTS = ROOT / "benchmarks" / "results"
+
+# The default search: κ × the scale of rewordings is found by looking at the table of differences first.
+TUNE_SETTINGS = {f"tau {tau:g}": {"region_threshold": tau, "max_region_percent": 100} for tau in (0.1, 0.2, 0.3)}
+
+
+def run_job(install: Install, options: Namespace) -> int:
+    requests = load_stream(options.what, options.clusters)
+    device = torch.cuda.get_device_name() if has_accelerator() else "CPU"
+    scorer = LatentScorer(install.comfyui, ROOT)
+    install.scratch.mkdir(exist_ok=True)
+    say(f"{len(requests)} requests of the stream {options.what}, {options.steps} steps, on {device}")
+    with tempfile.TemporaryDirectory(dir=install.scratch, prefix="bench-") as base:
+        with ComfyServer(install, Path(base), cpu=not has_accelerator()) as server:
+            runner = StreamRunner(server, options.steps)
+            runner.stock(requests[0])  # loading the model counts for nobody
+            if options.what == "tune":
+                result = _tune(options, server, runner, requests, scorer)
+            else:
+                result = report.measure(runner, requests, scorer)
+    result = {**_provenance(options, device), **result}
+    default = RESULTS / f"demo_{options.what}_{'gpu' if has_accelerator() else 'cpu'}.json"
+    out = options.out or default
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    say(f"\nwritten: {out}")
+    return 0
+
+
+def _tune(options: Namespace, server: ComfyServer, runner: StreamRunner, requests: list, scorer: LatentScorer) -> dict:
+    settings = json.loads(options.settings.read_text()) if options.settings else TUNE_SETTINGS
+    dense = tune.dense_pass(runner, requests)
+    differences = tune.differences(server, requests, dense)
+    say(tune.difference_table(differences))
+    found = tune.variants(runner, requests, dense, scorer, settings)
+    return {"settings": settings, "differences": differences, "records": found}
+
+
+def _provenance(options: Namespace, device: str) -> dict[str, Any]:
+    commit = options.commit
+    if commit is None:
+        done = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True)
+        if done.returncode != 0:
+            raise Stop("give --commit: this folder has no git history to name the measured version")
+        commit = done.stdout.strip()
+    return {
+        "command": " ".join(["python3", *sys.argv]),
+        "commit": commit,
+        "device": device,
+        "torch": torch.__version__,
+        "date": time.strftime("%Y-%m-%d"),
+        "steps": options.steps,
+    }

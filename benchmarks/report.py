@@ -1,0 +1,71 @@
+"""The table of the documentation: every request of a stream with Carnator and with KSampler, interleaved."""
+
+from __future__ import annotations
+
+from statistics import median
+from typing import Any
+
+from scripts.testbed.console import Stop, say
+
+from .scoring import LatentScorer
+from .stream_run import StreamRequest, StreamRunner
+from .summary import Record, by_kind, is_unsafe, markdown, right_share, share
+
+
+def measure(runner: StreamRunner, requests: list[StreamRequest], scorer: LatentScorer) -> dict[str, Any]:
+    """Run, check, score and summarise.
+
+    Refuses to give numbers if a miss is not bit-identical to stock.
+    """
+    store = {"name": "report", "mode": "read+write"}
+    runs = []
+    for number, request in enumerate(requests):
+        # The order alternates, so that neither side always finds the warmer machine.
+        if number % 2:
+            stock, ours = runner.stock(request), runner.ours(request, store)
+        else:
+            ours, stock = runner.ours(request, store), runner.stock(request)
+        if ours.report["decision"] != "hit" and not ours.equals(stock):
+            raise Stop(f"request {request.id} is a {ours.report['decision']} but differs from KSampler")
+        runs.append((request, ours, stock))
+    records = [_record(request, ours, stock, scorer) for request, ours, stock in runs]
+    rows, summary = by_kind(records), _summary(records)
+    say(f"\n{markdown(rows)}\n")
+    for name, value in summary.items():
+        say(f"{name}: {value}")
+    return {"summary": summary, "by_kind": rows, "records": records}
+
+
+def _record(request: StreamRequest, ours: Any, stock: Any, scorer: LatentScorer) -> Record:
+    kept = ("decision", "reason_code", "reason", "discrepancies", "region_share", "region_history", "predicted_work",
+            "own_seconds", "steps", "donor")  # fmt: skip
+    right = scorer.score(stock.latent, request.scene)
+    hit = ours.report["decision"] == "hit"
+    return {
+        "id": request.id,
+        "kind": request.kind,
+        "prompt": request.prompt,
+        **{name: ours.report[name] for name in kept},
+        "seconds": ours.seconds,
+        "stock_seconds": stock.seconds,
+        # Anything but a hit was just shown to be the stock latent.
+        "attributes": scorer.score(ours.latent, request.scene) if hit else right,
+        "stock_attributes": right,
+    }
+
+
+def _summary(records: list[Record]) -> dict[str, Any]:
+    hits = [r for r in records if r["decision"] == "hit"]
+    misses = [r for r in records if r["decision"] == "miss"]
+    return {
+        "requests": len(records),
+        "hits": len(hits),
+        "hit_share_of_variations": round(len(hits) / max(1, sum(r["kind"] != "base" for r in records)), 4),
+        "right_on_hits": round(right_share(hits, "attributes"), 4),
+        "stock_right_on_hits": round(right_share(hits, "stock_attributes"), 4),
+        "unsafe_hits": sum(map(is_unsafe, hits)),
+        "unsafe_share": round(share(map(is_unsafe, hits)), 4),
+        "median_hit_speedup": round(median(r["stock_seconds"] / r["seconds"] for r in hits), 3) if hits else None,
+        "workload_speedup": round(sum(r["stock_seconds"] for r in records) / sum(r["seconds"] for r in records), 3),
+        "own_share_of_a_miss": round(median(r["own_seconds"] / r["seconds"] for r in misses), 4) if misses else None,
+    }

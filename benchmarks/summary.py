@@ -1,0 +1,69 @@
+"""Tables over the records of a stream run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from statistics import median
+from typing import Any
+
+Record = dict[str, Any]
+
+LOCAL_KINDS = ("shape", "colour", "size", "motion")
+
+
+def lost(record: Record) -> list[str]:
+    """Attributes that stock shows and reuse does not."""
+    return [name for name, right in record["stock_attributes"].items() if right and not record["attributes"][name]]
+
+
+def is_unsafe(record: Record) -> bool:
+    return bool(lost(record))
+
+
+def share(items: Iterable[bool]) -> float:
+    values = list(items)
+    return sum(values) / len(values) if values else math.nan
+
+
+def right_share(records: list[Record], field: str) -> float:
+    return share(right for r in records for right in r[field].values())
+
+
+def row(name: str, records: list[Record]) -> dict[str, Any]:
+    """One line of the table by kind of edit."""
+    hits = [r for r in records if r["decision"] == "hit"]
+
+    def middle(value: Callable[[Record], float]) -> float | None:
+        return round(median(map(value, hits)), 3) if hits else None
+
+    return {
+        "kind": name,
+        "requests": len(records),
+        "hits": len(hits),
+        "right": round(right_share(hits, "attributes"), 4) if hits else None,
+        "stock_right": round(right_share(hits, "stock_attributes"), 4) if hits else None,
+        "unsafe": sum(map(is_unsafe, hits)),
+        "region": middle(lambda r: r["region_share"]),
+        "speedup": middle(lambda r: r["stock_seconds"] / r["seconds"]),
+    }
+
+
+def by_kind(records: list[Record]) -> list[dict[str, Any]]:
+    kinds = list(dict.fromkeys(r["kind"] for r in records))
+    rows = [row(kind, [r for r in records if r["kind"] == kind]) for kind in kinds]
+    rows.append(row("local edits", [r for r in records if r["kind"] in LOCAL_KINDS]))
+    rows.append(row("all", records))
+    return rows
+
+
+def markdown(rows: list[dict[str, Any]]) -> str:
+    """A GitHub table; floats keep three digits, missing values are a dash."""
+
+    def cell(value: Any) -> str:
+        return "–" if value is None else f"{value:.3g}" if isinstance(value, float) else str(value)
+
+    head = list(rows[0])
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    lines += ["| " + " | ".join(cell(r[name]) for name in head) + " |" for r in rows]
+    return "\n".join(lines)

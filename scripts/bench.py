@@ -1,0 +1,42 @@
+"""Measures Carnator on the demo world, in a real ComfyUI.
+
+    bench.py tune     explores thresholds on the stream tune (look, then set defaults)
+    bench.py report   the table of the documentation, on the stream report
+"""
+
+import sys
+
+if sys.version_info < (3, 10):
+    sys.exit("Carnator needs Python 3.10 or newer; this is Python " + sys.version.split()[0] + ".")
+
+import argparse
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[0] = str(ROOT)  # in place of scripts/, where demo.py would hide the package demo
+
+from scripts.testbed.bootstrap import add_arguments, enter
+from scripts.testbed.console import run_main
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("what", choices=("tune", "report"))
+    parser.add_argument("--clusters", type=int, help="only the first N clusters of the stream")
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--out", type=Path, help="JSON file (default: benchmarks/results/demo_WHAT_DEVICE.json)")
+    parser.add_argument("--settings", type=Path, help="tune: JSON of name -> sampler widgets")
+    parser.add_argument("--commit", help="state this commit in the results (default: asks git)")
+    add_arguments(parser)
+    options = parser.parse_args()
+    install = enter(options.comfyui, options.python)
+
+    from benchmarks.jobs import run_job  # only here: torch and the rest exist inside the environment
+
+    return run_job(install, options)
+
+
+if __name__ == "__main__":
+    run_main(main)
