@@ -1,7 +1,7 @@
 """Measures Carnator on the demo world, in a real ComfyUI.
 
-    bench.py tune     explores thresholds on the stream tune (look, then set defaults)
-    bench.py report   the table of the documentation, on the stream report
+bench.py tune     explores thresholds on the stream tune (look, then set defaults)
+bench.py report   the table of the documentation, on the stream report
 """
 
 import sys
@@ -26,7 +26,9 @@ def main() -> int:
     parser.add_argument("what", choices=("tune", "report"))
     parser.add_argument("--clusters", type=int, help="only the first N clusters of the stream")
     parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--out", type=Path, help="JSON file (default: benchmarks/results/demo_WHAT_DEVICE.json)")
+    parser.add_argument(
+        "--out", type=Path, help="JSON file (default: benchmarks/results/demo_WHAT_DEVICE.json)"
+    )
     parser.add_argument("--settings", type=Path, help="tune: JSON of name -> sampler widgets")
     parser.add_argument("--commit", help="state this commit in the results (default: asks git)")
     add_arguments(parser)

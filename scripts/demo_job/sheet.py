@@ -17,7 +17,7 @@ GAP = 4
 GROUP = FRAMES * THUMB + (FRAMES - 1) * GAP
 CAPTION = 300
 PAD = 16
-HEADER = 40
+HEADER = 48
 
 INK = (32, 34, 40)
 QUIET = (120, 124, 134)
@@ -64,7 +64,8 @@ def _caption(draw: ImageDraw.ImageDraw, top: int, row: Row) -> None:
     draw.text((PAD, top), row.request.label, INK, _font(15))
     verdict = row.decision
     if row.decision == "hit":
-        verdict += f"  {row.speedup:.1f}× faster, {row.report['region_share'] or 0:.0%} computed"
+        # "x", not the multiplication sign: Pillow's built-in font lacks it
+        verdict += f", {row.speedup:.1f}x faster, region {row.report['region_share'] or 0:.0%}"
     draw.text((PAD, top + 20), verdict, DECISION_COLOURS[row.decision], _font(14))
     right, stock_right = (f"{sum(scores.values())}/{len(scores)}" for scores in (row.right, row.stock_right))
     right = f"attributes right: {right}, stock {stock_right}"

@@ -11,6 +11,7 @@ from .environment import ROOT
 
 PACK_FOLDER = "ComfyUI-Carnator"
 DEMO_MODELS = ROOT / "demo" / "models"
+MODEL_FOLDERS = ("diffusion_models", "vae", "text_encoders")
 
 # Without this the first visit opens a template dialog that swallows clicks.
 USER_SETTINGS = {"Comfy.TutorialCompleted": True}
@@ -36,13 +37,8 @@ class BaseDirectory:
         settings = self.user / "default" / "comfy.settings.json"
         if not settings.exists():
             settings.write_text(json.dumps(USER_SETTINGS))
-        # JSON is YAML too. ComfyUI takes several folders as lines of one string.
-        folders = {
-            "base_path": str(DEMO_MODELS),
-            "diffusion_models": ".\ndiffusion_models",
-            "vae": ".\nvae",
-            "text_encoders": "text_encoders",
-        }
+        # ComfyUI reads this file as YAML, of which JSON is a part.
+        folders = {"base_path": str(DEMO_MODELS), **{name: name for name in MODEL_FOLDERS}}
         self.extra_models.write_text(json.dumps({"carnator_demo": folders}))
         if with_pack:
             self._link_pack()

@@ -1,0 +1,61 @@
+"""The shipped workflow in a real browser: load it, press Run, read the status on the node."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scripts.graphs import OURS, WORKFLOW
+from scripts.testbed.server import ComfyServer
+from scripts.testbed.workflow import to_graph
+from support.browser import Editor, editor, find_chromium, screenshot
+
+STEPS = 6
+
+
+@pytest.fixture(scope="module")
+def workflow() -> dict[str, Any]:
+    if not WORKFLOW.is_file():
+        pytest.skip(f"the workflow {WORKFLOW.name} does not exist yet")
+    return json.loads(WORKFLOW.read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def chromium() -> str:
+    """Before the server, so that a machine without a browser skips at once."""
+    return find_chromium()
+
+
+@pytest.fixture
+def page(chromium: str, workflow: dict[str, Any], server: ComfyServer) -> Iterator[Editor]:
+    with editor(server.address) as opened:
+        opened.load(workflow)
+        yield opened
+
+
+def test_status_is_on_the_node_after_a_run(page: Editor, artifacts: Path) -> None:
+    sampler = page.node_id(OURS)
+    page.set_widget(sampler, "steps", STEPS)
+    assert page.alerts() == []
+    page.run()
+    output = page.output(sampler)
+    status = output["text"][0]
+    assert status.startswith(output["carnator"][0]["decision"])
+    # The front end shows the node's progress text on the node itself, and it stays after the run.
+    page.page.get_by_text(status).first.wait_for(state="visible", timeout=10_000)
+    screenshot(page.page, artifacts, "web_status")
+    assert page.errors == []
+
+
+def test_editor_queues_the_graph_that_the_demo_runs(
+    page: Editor, server: ComfyServer, workflow: dict[str, Any]
+) -> None:
+    queued = {
+        node: {"class_type": content["class_type"], "inputs": content["inputs"]}
+        for node, content in page.graph().items()
+    }
+    assert queued == to_graph(workflow, server.get("/object_info"))
