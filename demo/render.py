@@ -179,6 +179,25 @@ def _weather(kind: Tensor, x: Tensor, y: Tensor, t: Tensor, p: list[Tensor], pic
     return _mix(picture, [0.86, 0.88, 0.90], fog * (0.12 + 0.14 * bank + 0.16 * low))
 
 
+def _centre(col: list[Tensor] | tuple[Tensor, ...], t: Tensor) -> tuple[Tensor, Tensor]:
+    """Object centre in pixels at frame numbers `t`; `col` are the columns of the parameter table."""
+    dx, dy, turn, phase, start_x, start_y = *col[22:25], col[25 + 9], col[-2], col[-1]
+    travel = TRAVEL * t / (FRAMES - 1)
+    angle = 6.2832 * t / FRAMES + 6.2832 * phase * (turn > 0)
+    return start_x + dx * travel + turn * torch.cos(angle), start_y + dy * travel + turn * torch.sin(angle)
+
+
+def object_area(table: Tensor) -> Tensor:
+    """Which latent cells the object touches: bool [B, 5, 32, 32], with a margin of one cell."""
+    cells = (torch.arange(SIZE // 8, device=table.device) + 0.5) * 8.0
+    col = [c.reshape(-1, 1, 1, 1) for c in table.unbind(1)]
+    t = torch.arange(FRAMES, device=table.device, dtype=torch.float32).view(1, -1, 1, 1)
+    cx, cy = _centre(col, t)
+    inside = ((cells.view(1, 1, 1, -1) - cx) ** 2 + (cells.view(1, 1, -1, 1) - cy) ** 2).sqrt() < 1.2 * col[21] + 8.0
+    # latent frame 0 is frame 0, latent frame k covers frames 4k - 3 to 4k
+    return torch.cat([inside[:, :1], inside[:, 1:].unflatten(1, (4, 4)).any(dim=2)], dim=1)
+
+
 def draw(table: Tensor, x: Tensor, y: Tensor, t: Tensor) -> Tensor:
     """The picture as a function of pixel and time: table [B, 38], x, y, t broadcastable to [B, F, H, W].
 
@@ -187,8 +206,7 @@ def draw(table: Tensor, x: Tensor, y: Tensor, t: Tensor) -> Tensor:
     col = [c.reshape(-1, 1, 1, 1) for c in table.unbind(1)]
     shape, _, _, motion, where, kind = col[:6]
     colour, top, haze, far, near = (col[6 + 3 * i : 9 + 3 * i] for i in range(5))
-    radius, dx, dy, turn = col[21:25]
-    noise, start_x, start_y = col[25:-2], col[-2], col[-1]
+    radius, noise = col[21], col[25:-2]
     horizon = SIZE * (0.60 + 0.10 * noise[0])
     p = [horizon, *noise[1:]]
     wet, white, dim = (kind == 1) * 1.0, (kind == 2) * 1.0, (kind == 3) * 1.0
@@ -218,10 +236,7 @@ def draw(table: Tensor, x: Tensor, y: Tensor, t: Tensor) -> Tensor:
     picture = _mix(picture, [0.95, 0.96, 1.0], 0.42 * white * torch.sigmoid((y - horizon) / 12.0))
     picture = _mix(picture, [0.86, 0.88, 0.90], dim * (0.18 + 0.34 * torch.exp(-(((y - horizon) / 60.0) ** 2))))
     # object
-    travel = TRAVEL * t / (FRAMES - 1)
-    angle = 6.2832 * t / FRAMES + 6.2832 * noise[9] * (turn > 0)
-    cx = start_x + dx * travel + turn * torch.cos(angle)
-    cy = start_y + dy * travel + turn * torch.sin(angle)
+    cx, cy = _centre(col, t)
     px, py = x - cx, y - cy
     floor = 0.91 * SIZE
     near_floor = (1.0 - (floor - cy) / (1.1 * SIZE)).clamp(0.2, 1.0)

@@ -58,22 +58,25 @@ class Pool:
     def __init__(self, world: World, text: Text, size: int, chunk: int) -> None:
         self.world, self.text, self.chunk, self.next, self.filled = world, text, chunk, 0, 0
         self.latents = torch.empty(size, 16, 5, 32, 32, dtype=torch.bfloat16, device=world.device)
+        self.areas = torch.empty(size, 1, 5, 32, 32, dtype=torch.bool, device=world.device)
         self.rows = torch.empty(size, WORDINGS, words.TOKENS + 1, dtype=torch.int64, device=world.device)
 
     def renew(self) -> None:
         """Render `chunk` new clips over the oldest ones."""
         indices = self.world.scenes(self.chunk)
         part = slice(self.next, self.next + self.chunk)
-        self.latents[part] = self.world.codec.encode(self.world.videos(indices)).to(torch.bfloat16)
+        videos, areas = self.world.clips(indices)
+        self.latents[part] = self.world.codec.encode(videos).to(torch.bfloat16)
+        self.areas[part] = areas.unsqueeze(1)
         self.rows[part] = self.text.rows(indices).to(self.world.device)
         self.next = (self.next + self.chunk) % len(self.latents)
         self.filled = max(self.filled, part.stop)
 
-    def batch(self, count: int) -> tuple[Tensor, Tensor]:
-        """Random latents [count, 16, 5, 32, 32] float32 and word numbers [count, 33]."""
+    def batch(self, count: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Random latents [count, 16, 5, 32, 32] float32, object areas [count, 1, 5, 32, 32], words [count, 33]."""
         pick = torch.randint(self.filled, (count,), device=self.latents.device)
         wording = torch.randint(WORDINGS, (count,), device=self.latents.device)
-        return self.latents[pick].float(), self.rows[pick, wording]
+        return self.latents[pick].float(), self.areas[pick], self.rows[pick, wording]
 
 
 def sigmas(count: int, shift: float, device: str) -> Tensor:
@@ -94,6 +97,7 @@ def main() -> None:
     parser.add_argument("--chunk", type=int, default=32, help="clips rendered at once")
     parser.add_argument("--rate", type=float, default=1.2e-3)
     parser.add_argument("--shift", type=float, default=4.0)
+    parser.add_argument("--object-weight", type=float, default=5.0, help="loss weight of cells that the object touches")
     parser.add_argument("--resume", action="store_true")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--eager", action="store_true", help="compile nothing")
@@ -125,14 +129,16 @@ def main() -> None:
     began = time.monotonic()
     budget = Budget(args.seconds, args.steps)
     for step in budget.run():
-        clean, rows = pool.batch(args.batch)
+        clean, areas, rows = pool.batch(args.batch)
         rows = torch.where(torch.rand(args.batch, 1, device=args.device) < DROPOUT, text.empty, rows)
         sigma = sigmas(args.batch, args.shift, args.device)
         noise = torch.randn_like(clean)
         level = sigma.view(-1, 1, 1, 1, 1)
         with torch.autocast(args.device, torch.bfloat16):
             out = model(level * noise + (1.0 - level) * clean, 1000.0 * sigma, text.encode(rows))
-        loss = (out.float() - (noise - clean)).square().mean()
+        # The object is a small part of the picture and most of what the prompt says.
+        weight = 1.0 + (args.object_weight - 1.0) * areas
+        loss = (weight * (out.float() - (noise - clean)).square()).sum() / weight.expand_as(clean).sum()
         optimiser.zero_grad(set_to_none=True)
         loss.backward()
         norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)

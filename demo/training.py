@@ -52,7 +52,13 @@ class World:
     @torch.no_grad()
     def videos(self, indices: Tensor) -> Tensor:
         """Rendered clips [B, 3, 17, 256, 256] float32 in [-1, 1]."""
-        return render.render(render.parameters(indices.to(self.device), self.generator), self.function)
+        return self.clips(indices)[0]
+
+    @torch.no_grad()
+    def clips(self, indices: Tensor) -> tuple[Tensor, Tensor]:
+        """Videos as above, and the latent cells that their objects touch: bool [B, 5, 32, 32]."""
+        table = render.parameters(indices.to(self.device), self.generator)
+        return render.render(table, self.function), render.object_area(table)
 
 
 class Budget:
