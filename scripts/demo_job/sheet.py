@@ -50,6 +50,8 @@ def write_sheet(
         _clip(sheet, lefts[0], top, row.ours)
         if donor is not None:
             _clip(sheet, lefts[1], top, donor.ours)
+            if row.decision != "hit":
+                _tag(draw, lefts[1], top, "nearest one, refused")
         else:
             _nothing(draw, lefts[1], top, "no donor")
         _clip(sheet, lefts[2], top, row.stock)
@@ -87,6 +89,13 @@ def _fitted(sheet: Image.Image, left: int, top: int, picture: Image.Image) -> No
     scale = min(GROUP / picture.width, THUMB / picture.height)
     size = (round(picture.width * scale), round(picture.height * scale))
     sheet.paste(picture.resize(size, Image.Resampling.LANCZOS), (left, top + (THUMB - size[1]) // 2))
+
+
+def _tag(draw: ImageDraw.ImageDraw, left: int, top: int, text: str) -> None:
+    font = _font(13)
+    width = round(draw.textlength(text, font)) + 12
+    draw.rectangle((left, top, left + width, top + 20), PAPER)
+    draw.text((left + 6, top + 10), text, INK, font, anchor="lm")
 
 
 def _nothing(draw: ImageDraw.ImageDraw, left: int, top: int, text: str) -> None:

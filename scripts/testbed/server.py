@@ -110,8 +110,10 @@ class ComfyServer(ComfyClient):
         """ComfyUI starts without a custom node that fails to import; for us that is a failure."""
         lines = self.log_text().splitlines()
         if any("IMPORT FAILED" in line and PACK_FOLDER in line for line in lines):
-            first = next((i for i, line in enumerate(lines) if PACK_FOLDER in line), 0)
-            raise ServerFailed("ComfyUI could not import the pack:\n" + "\n".join(lines[first : first + 30]))
+            cause = [
+                line for line in lines if PACK_FOLDER in line and ("Cannot import" in line or "Error" in line)
+            ]
+            raise ServerFailed("\n".join(["ComfyUI could not import the pack:", *cause]))
 
     def _log_tail(self) -> str:
         return "\n".join(self.log_text().splitlines()[-15:])
