@@ -47,6 +47,7 @@ def test_status_is_on_the_node_after_a_run(page: Editor, artifacts: Path) -> Non
     assert status.startswith(output["carnator"][0]["decision"])
     # The front end shows the node's progress text on the node itself, and it stays after the run.
     page.page.get_by_text(status).first.wait_for(state="visible", timeout=10_000)
+    page.page.locator("video").first.wait_for(state="visible", timeout=10_000)
     screenshot(page.page, artifacts, "web_status")
     assert page.errors == []
 
