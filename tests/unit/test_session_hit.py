@@ -1,0 +1,297 @@
+"""Session, the runs that reuse: where the region lies, what is computed and what comes out."""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from carnator_core import evidence
+from carnator_core.options import GateOptions, Options, ProbeOptions, ReuseOptions, StoreOptions
+from carnator_core.plan import StepKind
+from carnator_core.reasons import Code, Decision, Reason
+from carnator_core.session import Session
+from carnator_core.store.entry import SIGNATURE_FILE, TRAJECTORY_FILE
+from carnator_core.store.folder import Store
+from support.fake_host import FakeHost
+
+PROMPT = torch.tensor([1.0, -0.5, 0.8, 0.3, -1.0, 0.6, -0.2, 0.9])
+LOCAL = PROMPT + torch.tensor([0.0, 0, 0, 0, 0, 1.5, 0, 0])  # second row, second column of the frame
+CHANGED = (slice(None), slice(8, 16), slice(8, 16))  # [T, H, W] of that part
+GRID, TOKENS = (3, 8, 16), 3 * 8 * 16
+HIT_STEPS = range(2, 18)
+
+
+def options(interval: int = 2, mode: str = "read+write", threshold: float = 0.05, **reuse: float) -> Options:
+    return Options(
+        store=StoreOptions(mode=mode),
+        probe=ProbeOptions(min_text_similarity=-1.0),
+        gate=GateOptions(10.0, 10.0, 10.0, 10.0),
+        reuse=ReuseOptions(region_threshold=threshold, guidance_interval=interval, **reuse),
+    )
+
+
+def run(
+    host: FakeHost, root: Path, prompt: torch.Tensor, chosen: Options | None = None
+) -> tuple[Session, torch.Tensor]:
+    chosen = chosen or options()
+    one = Session(host.request(prompt), chosen, Store(root, chosen.store))
+    return one, host.run(one, prompt)
+
+
+def stored(root: Path) -> list[str]:
+    return sorted(item.name for item in (root / "default" / "entries").iterdir())
+
+
+def kinds(host: FakeHost) -> list[StepKind]:
+    return [plan.kind for plan in host.plans]
+
+
+@pytest.fixture
+def donor(tmp_path: Path) -> torch.Tensor:
+    """The donor's final latent; its entry lies in tmp_path."""
+    return run(FakeHost(), tmp_path, PROMPT)[1]
+
+
+def test_a_local_change_is_a_hit_whose_region_lies_where_the_change_is(
+    tmp_path: Path, donor: torch.Tensor
+) -> None:
+    one, _ = run(FakeHost(), tmp_path, LOCAL)
+    assert one.report.decision is Decision.HIT
+    changed = torch.zeros(3, 16, 32, dtype=torch.bool)
+    changed[CHANGED] = True
+    expected = evidence.dilate(changed[:, ::2, ::2])
+    assert torch.equal(one.heat, expected.float()), "the region is the changed part and one token around it"
+    assert one.report.region_share == pytest.approx(float(expected.float().mean()))
+
+
+def test_outside_the_region_the_result_is_the_donors(tmp_path: Path, donor: torch.Tensor) -> None:
+    one, result = run(FakeHost(), tmp_path, LOCAL, options(refine_percent=0.0))
+    weight = evidence.blend_weight(one.heat > 0, (3, 16, 32), (1, 2, 2))
+    outside = (weight == 0).expand_as(result[0])
+    torch.testing.assert_close(result[0][outside], donor[0][outside], atol=5e-3, rtol=5e-3)
+
+
+def test_inside_the_region_the_result_is_the_targets_own(tmp_path: Path, donor: torch.Tensor) -> None:
+    host = FakeHost()
+    _, result = run(host, tmp_path, LOCAL, options(interval=1))
+    dense = host.dense(LOCAL)
+    inside = (slice(None), slice(None), *CHANGED)
+    far = (dense[inside] - donor[inside]).norm() / dense[inside].norm()
+    assert far > 0.3, "the two prompts must differ there for this to say anything"
+    torch.testing.assert_close(result[inside], dense[inside], atol=0.02, rtol=0.02)
+
+
+def test_no_value_from_outside_the_evaluated_rows_reaches_the_result(
+    tmp_path: Path, donor: torch.Tensor
+) -> None:
+    """The fake host fills everything outside the rows of a region evaluation with NaN."""
+    host = FakeHost()
+    _, result = run(host, tmp_path, LOCAL)
+    assert StepKind.REGION in kinds(host)
+    assert bool(torch.isfinite(result).all())
+
+
+@pytest.mark.parametrize("cfg", [3.0, 1.0])
+def test_reuse_replays_x0_exactly_outside_the_region(tmp_path: Path, cfg: float) -> None:
+    host = FakeHost(cfg=cfg)
+    first, _ = run(host, tmp_path, PROMPT)
+    seen = {}
+
+    class Watching(Session):
+        def finish_step(self, step, guided, kind):
+            seen[step] = super().finish_step(step, guided, kind)
+            return seen[step]
+
+    chosen = options()
+    one = Watching(host.request(LOCAL), chosen, Store(tmp_path, chosen.store))
+    host.run(one, LOCAL)
+    kept = Store(tmp_path, chosen.store).trajectory(
+        first.report.entry_id, host.latent, 20, one.request.schedule.checks
+    )
+    outside = evidence.blend_weight(one.heat > 0, (3, 16, 32), (1, 2, 2)) == 0
+    for step in HIT_STEPS:
+        assert torch.equal(seen[step][0][:, outside], kept.guided[step].float()[:, outside])
+
+
+def test_region_steps_evaluate_only_the_rows_of_the_region(tmp_path: Path, donor: torch.Tensor) -> None:
+    host = FakeHost()
+    one, _ = run(host, tmp_path, LOCAL)
+    rows = int((one.heat > 0).sum())
+    assert 0 < rows < TOKENS / 3
+    region = {step for step in HIT_STEPS if kinds(host)[step] is StepKind.REGION}
+    assert {tokens for step, _, tokens in host.evaluated if step in region} == {rows}
+    assert {tokens for step, _, tokens in host.evaluated if step not in region} == {TOKENS}
+
+
+def test_probe_and_refine_steps_stay_dense(tmp_path: Path, donor: torch.Tensor) -> None:
+    host = FakeHost()
+    run(host, tmp_path, LOCAL)
+    dense = [step for step, kind in enumerate(kinds(host)) if kind is StepKind.DENSE]
+    assert dense == [0, 1, 18, 19]
+    assert all(host.plans[step].run_uncond for step in dense)
+
+
+@pytest.mark.parametrize("interval", [2, 3, 5])
+def test_the_unconditional_branch_runs_only_when_it_is_due(
+    tmp_path: Path, donor: torch.Tensor, interval: int
+) -> None:
+    host = FakeHost()
+    run(host, tmp_path, LOCAL, options(interval=interval))
+    ran = [step for step, branch, _ in host.evaluated if branch == "uncond" and step in HIT_STEPS]
+    last, due = 1, []  # the probe has just run it
+    for step in HIT_STEPS:
+        if step - last >= interval and kinds(host)[step] is StepKind.REGION:
+            due.append(step)
+            last = step
+    assert ran == due
+
+
+def test_guidance_interval_1_runs_the_unconditional_branch_in_every_step(
+    tmp_path: Path, donor: torch.Tensor
+) -> None:
+    host = FakeHost()
+    run(host, tmp_path, LOCAL, options(interval=1))
+    assert [step for step, branch, _ in host.evaluated if branch == "uncond"] == list(range(20))
+
+
+def test_the_same_prompt_again_evaluates_nothing_between_its_checks(
+    tmp_path: Path, donor: torch.Tensor
+) -> None:
+    host = FakeHost()
+    one, result = run(host, tmp_path, PROMPT)
+    checks = one.request.schedule.checks
+    reused = [(step, branch) for step, branch, _ in host.evaluated if step in HIT_STEPS]
+    assert reused == [(step, "cond") for step in checks]
+    assert one.report.region_share == 0.0 and not one.heat.any()
+    torch.testing.assert_close(result, donor, atol=5e-3, rtol=5e-3)
+
+
+def test_the_report_counts_what_was_done(tmp_path: Path, donor: torch.Tensor) -> None:
+    host = FakeHost()
+    one, _ = run(host, tmp_path, LOCAL)
+    assert one.report.steps == {"dense": 4, "check": 4, "region": 12}
+    assert one.report.seconds == 1.0
+    assert 0 < one.report.predicted_work < 1
+    assert [step for step, _ in one.report.region_history] == [1, *one.request.schedule.checks]
+    assert one.report.donor_id in stored(tmp_path)
+
+
+def test_a_hit_does_not_become_a_donor(tmp_path: Path, donor: torch.Tensor) -> None:
+    before = stored(tmp_path)
+    one, _ = run(FakeHost(), tmp_path, LOCAL)
+    assert one.report.decision is Decision.HIT and one.report.entry_id is None
+    assert stored(tmp_path) == before
+
+
+def test_a_hit_marks_its_donor_as_used(tmp_path: Path, donor: torch.Tensor) -> None:
+    (name,) = stored(tmp_path)
+    path = tmp_path / "default" / "entries" / name
+    os.utime(path, (1000, 1000))
+    run(FakeHost(), tmp_path, LOCAL)
+    assert path.stat().st_mtime > 1000
+
+
+def test_a_hit_gives_the_same_result_every_time(tmp_path: Path, donor: torch.Tensor) -> None:
+    assert torch.equal(run(FakeHost(), tmp_path, LOCAL)[1], run(FakeHost(), tmp_path, LOCAL)[1])
+
+
+@pytest.mark.parametrize("at", [2, 5, 17])
+def test_a_hit_that_is_told_to_go_dense_evaluates_everything_from_there_on(
+    tmp_path: Path, donor: torch.Tensor, at: int
+) -> None:
+    host = FakeHost(before_step=lambda one, step: step == at and one.go_dense(Reason.of(Code.OUT_OF_MEMORY)))
+    one, result = run(host, tmp_path, LOCAL)
+    assert kinds(host)[at:] == [StepKind.DENSE] * (20 - at)
+    assert [(s, b) for s, b, _ in host.evaluated if s >= at] == [
+        (s, b) for s in range(at, 20) for b in ("cond", "uncond")
+    ]
+    assert (one.report.decision, one.report.reason.code) == (Decision.DECLINED, Code.OUT_OF_MEMORY)
+    assert bool(torch.isfinite(result).all())
+    assert len(stored(tmp_path)) == 1
+
+
+def test_a_hit_that_goes_dense_before_its_first_reused_step_is_the_dense_run(
+    tmp_path: Path, donor: torch.Tensor
+) -> None:
+    host = FakeHost(before_step=lambda one, step: step == 2 and one.go_dense(Reason.of(Code.OUT_OF_MEMORY)))
+    assert torch.equal(run(host, tmp_path, LOCAL)[1], host.dense(LOCAL))
+
+
+@pytest.mark.parametrize("name", [SIGNATURE_FILE, TRAJECTORY_FILE])
+def test_a_corrupt_entry_gives_the_dense_run_and_is_set_aside(
+    tmp_path: Path, donor: torch.Tensor, name: str
+) -> None:
+    (entry,) = stored(tmp_path)
+    path = tmp_path / "default" / "entries" / entry / name
+    data = bytearray(path.read_bytes())
+    data[-40] ^= 4
+    path.write_bytes(data)
+    host = FakeHost()
+    one, result = run(host, tmp_path, LOCAL)
+    assert torch.equal(result, host.dense(LOCAL))
+    assert one.report.decision is Decision.MISS
+    assert one.report.reason.code is Code.ENTRY_CORRUPT
+    assert [item.name.split("-")[0] for item in (tmp_path / "default" / "quarantine").iterdir()] == [entry]
+    assert stored(tmp_path) == [one.report.entry_id]
+
+
+def test_a_second_candidate_serves_where_the_first_ones_file_is_corrupt(
+    tmp_path: Path, donor: torch.Tensor
+) -> None:
+    near, _ = run(FakeHost(), tmp_path, LOCAL, options(mode="write"))
+    path = tmp_path / "default" / "entries" / near.report.entry_id / TRAJECTORY_FILE
+    path.write_bytes(path.read_bytes()[:-9])
+    one, _ = run(FakeHost(), tmp_path, LOCAL)
+    assert one.report.decision is Decision.HIT
+    assert one.report.donor_id not in (None, near.report.entry_id)
+
+
+def test_of_two_compatible_donors_the_one_that_saves_more_is_taken(
+    tmp_path: Path, donor: torch.Tensor
+) -> None:
+    near, _ = run(FakeHost(), tmp_path, LOCAL, options(mode="write"))
+    one, _ = run(FakeHost(), tmp_path, LOCAL)
+    assert one.report.donor_id == near.report.entry_id
+    assert one.report.region_share == 0.0
+
+
+def test_the_region_shrinks_to_nothing_where_the_difference_is_gone(
+    tmp_path: Path, donor: torch.Tensor
+) -> None:
+    host = FakeHost()
+
+    def change_back(session: Session, step: int) -> None:
+        host_prompt.copy_(LOCAL if step < 2 else PROMPT)
+
+    host_prompt = LOCAL.clone()
+    host.before_step = change_back
+    one, _ = run(host, tmp_path, host_prompt)
+    first = one.request.schedule.checks[0]
+    assert one.report.region_history[0][1] > 0
+    assert [share for _, share in one.report.region_history[1:]] == [0.0] * 4
+    assert set(kinds(host)[first + 1 : 18]) == {StepKind.REPLAY, StepKind.CHECK}
+
+
+def test_a_check_that_grows_the_region_runs_the_unconditional_branch_at_once(
+    tmp_path: Path, donor: torch.Tensor
+) -> None:
+    host = FakeHost()
+    host_prompt = PROMPT.clone()
+    host.before_step = lambda session, step: host_prompt.copy_(PROMPT if step < 4 else LOCAL)
+    one, _ = run(host, tmp_path, host_prompt)
+    grew = next(step for step, share in one.report.region_history if share > 0)
+    assert grew in one.request.schedule.checks
+    assert (grew, "uncond", TOKENS) in host.evaluated
+    assert [branch for step, branch, _ in host.evaluated if step == grew] == ["cond", "uncond"]
+
+
+def test_the_layer_window_and_refine_share_are_taken_from_the_options(
+    tmp_path: Path, donor: torch.Tensor
+) -> None:
+    one = Session(
+        FakeHost().request(LOCAL),
+        options(window_start_percent=25.0, window_end_percent=75.0),
+        Store(tmp_path, StoreOptions()),
+    )
+    assert one.window.blocks == range(1, 3)
