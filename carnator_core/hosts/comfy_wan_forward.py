@@ -59,7 +59,9 @@ class ForwardPatches:
 
         if "transformer_options" in kwargs:
             return executor(*args, **{**kwargs, "transformer_options": patched(kwargs["transformer_options"])})
-        at = next(i for i, a in enumerate(args) if isinstance(a, dict) and "uuids" in a)
+        at = next((i for i, a in enumerate(args) if isinstance(a, dict) and "uuids" in a), None)
+        if at is None:  # an unknown layout: the stock forward over all tokens is right for every plan
+            return executor(*args, **kwargs)
         return executor(*args[:at], patched(args[at]), *args[at + 1 :], **kwargs)
 
     def _patches(self, plan: StepPlan) -> dict[tuple[str, int], Callable]:

@@ -81,20 +81,21 @@ def _write(path: Path, tensors: dict[str, torch.Tensor], header: dict) -> None:
         os.fsync(file.fileno())
 
 
-def _read(path: Path) -> tuple[dict[str, torch.Tensor], dict]:
-    """Tensors and header of a file, verified. Raises EntryError for anything that is not exactly what was written."""
+def _read(path: Path, only: tuple[str, ...] | None = None) -> tuple[dict[str, torch.Tensor], dict]:
+    """All or some tensors and the header of a file, verified. Raises EntryError for anything not as it was written."""
     from safetensors import SafetensorError, safe_open
 
     try:
         with safe_open(path, "pt") as file:
             header = json.loads((file.metadata() or {})[_HEADER])
-            tensors = {name: file.get_tensor(name) for name in file.keys()}
+            present = set(file.keys())
+            tensors = {name: file.get_tensor(name) for name in only or present}
     except (OSError, SafetensorError, KeyError, ValueError, RuntimeError) as error:
         raise EntryError(f"{path.name} cannot be read: {error}") from error
     if not isinstance(header, dict) or header.get("schema") != SCHEMA:
         raise EntryError(f"{path.name} has another schema version")
     checksums = header.get("checksums")
-    if not isinstance(checksums, dict) or set(checksums) != set(tensors):
+    if not isinstance(checksums, dict) or set(checksums) != present:
         raise EntryError(f"{path.name} does not hold the tensors its header names")
     for name, tensor in tensors.items():
         if _checksum(tensor) != checksums[name]:
@@ -111,25 +112,28 @@ def write_entry(folder: Path, info: EntryInfo, signature: EarlySignature, trajec
     _write(folder / SIGNATURE_FILE, {**signature.tensors(), "embedding": info.embedding.float()}, header)
 
 
-def read_signature(folder: Path) -> tuple[EntryInfo, EarlySignature]:
-    """Header and signature of an entry. Raises EntryError."""
-    tensors, header = _read(folder / SIGNATURE_FILE)
+def read_info(folder: Path) -> EntryInfo:
+    """Header and text embedding of an entry, without its other tensors. Raises EntryError."""
+    tensors, header = _read(folder / SIGNATURE_FILE, only=("embedding",))
     try:
-        key = HardKey.of({str(k): str(v) for k, v in header["key"].items()})
-        info = EntryInfo(
+        return EntryInfo(
             id=folder.name,
-            key=key,
+            key=HardKey.of({str(k): str(v) for k, v in header["key"].items()}),
             created=float(header["created"]),
             seconds=float(header["seconds"]),
-            embedding=tensors.pop("embedding"),
+            embedding=tensors["embedding"],
             prompt=header.get("prompt"),
         )
-        signature = EarlySignature.from_tensors(tensors)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise EntryError(f"{SIGNATURE_FILE}: header is incomplete ({error})") from error
+
+
+def read_signature(folder: Path) -> EarlySignature:
+    """Raises EntryError."""
+    signature = EarlySignature.from_tensors(_read(folder / SIGNATURE_FILE)[0])
     if signature.representation is None or signature.state is None:
         raise EntryError(f"{SIGNATURE_FILE}: a family is missing")
-    return info, signature
+    return signature
 
 
 def read_trajectory(

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ..options import StoreOptions
 from ..signature import EarlySignature
-from .entry import EntryError, EntryInfo, Trajectory, read_signature, read_trajectory, write_entry
+from .entry import EntryError, EntryInfo, Trajectory, read_info, read_signature, read_trajectory, write_entry
 
 log = logging.getLogger("carnator")
 
@@ -54,14 +54,14 @@ class Store:
             del self._known[gone]
         for name in sorted(present - self._known.keys()):
             try:
-                self._known[name], _ = read_signature(self._entries / name)
+                self._known[name] = read_info(self._entries / name)
             except EntryError as error:
                 self.quarantine(name, str(error))
         return list(self._known.values())
 
     def signature(self, entry_id: str) -> EarlySignature:
         """Raises EntryError."""
-        return read_signature(self._entries / entry_id)[1]
+        return read_signature(self._entries / entry_id)
 
     def trajectory(
         self, entry_id: str, latent: tuple[int, ...], steps: int, checks: tuple[int, ...]
