@@ -1,4 +1,4 @@
-"""Session, the runs that stay dense: what they store, why they miss, and that they are what they were without it."""
+"""Session, the runs that stay dense: what they store, why they miss, and that nothing in them changes."""
 
 from pathlib import Path
 
