@@ -23,7 +23,6 @@ class CarnatorReuseSampler(io.ComfyNode):
             description="KSampler for Wan text-to-video that reuses compatible earlier requests. Keep the seed and "
             "change the prompt: what the prompt leaves alone is not computed again. Anything it cannot reuse runs "
             "densely, bit-identical to KSampler, and is kept for the next variation.",
-            search_aliases=["ksampler", "cache", "reuse", "speed up", "accelerate", "teacache", "wan"],
             inputs=[*_sampler_inputs(), *_reuse_inputs(), *_link_inputs()],
             outputs=[
                 io.Latent.Output("latent", tooltip="The denoised latent."),
