@@ -34,14 +34,16 @@ def run_job(install: Install, options: Namespace) -> int:
     scorer = LatentScorer(install.comfyui, ROOT)
     install.scratch.mkdir(exist_ok=True)
     say(f"{len(requests)} requests of the stream {options.what}, {options.steps} steps, on {device}")
-    with tempfile.TemporaryDirectory(dir=install.scratch, prefix="bench-") as base:
-        with ComfyServer(install, Path(base), cpu=not has_accelerator()) as server:
-            runner = StreamRunner(server, options.steps)
-            runner.stock(requests[0])  # loading the model counts for nobody
-            if options.what == "tune":
-                result = _tune(options, server, runner, requests, scorer)
-            else:
-                result = report.measure(runner, requests, scorer)
+    with (
+        tempfile.TemporaryDirectory(dir=install.scratch, prefix="bench-") as base,
+        ComfyServer(install, Path(base), cpu=not has_accelerator()) as server,
+    ):
+        runner = StreamRunner(server, options.steps)
+        runner.stock(requests[0])  # loading the model counts for nobody
+        if options.what == "tune":
+            result = _tune(options, server, runner, requests, scorer)
+        else:
+            result = report.measure(runner, requests, scorer)
     result = {**_provenance(options, device), **result}
     default = RESULTS / f"demo_{options.what}_{'gpu' if has_accelerator() else 'cpu'}.json"
     out = options.out or default

@@ -57,7 +57,7 @@ def difference_table(rows: list[dict]) -> str:
     ):
         values = torch.tensor([r["quantiles"] for r in rows if (r["step"], r["kind"]) == (step, kind)])
         line: dict[str, Any] = {"step": step, "kind": kind, "pairs": len(values)}
-        line |= {f"q{q:g}": float(v) for q, v in zip(QUANTILES, values.median(dim=0).values)}
+        line |= {f"q{q:g}": float(v) for q, v in zip(QUANTILES, values.median(dim=0).values, strict=False)}
         lines.append(line)
     return markdown(lines)
 

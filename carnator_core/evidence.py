@@ -61,9 +61,12 @@ def blend_weight(region: torch.Tensor, latent_shape: tuple[int, int, int], patch
     Returns:
         [T, H, W] float32 on the region's device.
     """
+    def neighbours(grid: torch.Tensor) -> torch.Tensor:
+        return F.avg_pool3d(F.pad(grid, (1, 1, 1, 1)), (1, 3, 3), stride=1)
+
     mask = region[None, None].float()
-    # An average over the 3×3 neighbourhood falls off at the border; edges of the frame do not count as outside.
-    soft = F.avg_pool3d(mask, (1, 3, 3), stride=1, padding=(0, 1, 1), count_include_pad=False)
+    # The share of neighbours inside the region falls off at its border; edges of the frame do not count as outside.
+    soft = neighbours(mask) / neighbours(torch.ones_like(mask))
     weight = soft * mask
     for axis, repeats in enumerate(patch, start=2):
         weight = weight.repeat_interleave(repeats, dim=axis)

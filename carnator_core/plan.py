@@ -34,7 +34,7 @@ class ModelShape:
     @property
     def grid(self) -> tuple[int, int, int]:
         """Token grid (T', h, w), rounded up as the model pads it."""
-        return tuple(math.ceil(side / step) for side, step in zip(self.latent[1:], self.patch))
+        return tuple(math.ceil(side / step) for side, step in zip(self.latent[1:], self.patch, strict=False))
 
     @property
     def tokens(self) -> int:

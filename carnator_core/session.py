@@ -216,9 +216,10 @@ class Session:
         difference = evidence.token_difference(cond[0], reference, self.request.shape.patch)
         region = evidence.evidence_region(difference, self.options.reuse.region_threshold)
         grew = bool((region & ~donor.region).any())
+        always = self.options.reuse.guidance_interval == 1 and bool(region.any())
         donor.region, donor.rows = region, evidence.region_rows(region)
         self._note_region(step)
-        return grew and self.request.guided
+        return (grew or always) and self.request.guided
 
     def finish_step(self, step: int, guided: torch.Tensor, kind: StepKind) -> torch.Tensor:
         """The x0 the sampler gets: the donor's outside the region in reuse steps, else ``guided`` itself.

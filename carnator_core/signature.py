@@ -88,10 +88,12 @@ def build_signature(
 
 
 def _cosine_distance(a: torch.Tensor, b: torch.Tensor, weight: torch.Tensor) -> float:
-    """1 − cosine of two [C, cells] volumes under cell weights [cells]."""
+    """1 − cosine of two [C, cells] volumes under cell weights [cells]; 0 if both vanish, 1 if one does."""
     dot = (weight * (a * b).sum(0)).sum()
-    norm = ((weight * a.square().sum(0)).sum() * (weight * b.square().sum(0)).sum()).sqrt()
-    return float(1.0 - dot / norm.clamp_min(1e-12))
+    norms = (weight * a.square().sum(0)).sum().sqrt(), (weight * b.square().sum(0)).sum().sqrt()
+    if max(norms) == 0.0:
+        return 0.0
+    return float(1.0 - dot / (norms[0] * norms[1]).clamp_min(1e-12))
 
 
 def _relative_distance(a: torch.Tensor, b: torch.Tensor, weight: torch.Tensor) -> float:

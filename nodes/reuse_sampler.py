@@ -29,8 +29,8 @@ class CarnatorReuseSampler(io.ComfyNode):
                 ReportLink.Output("report", tooltip="What was decided and why, as data."),
                 io.Mask.Output(
                     "evidence",
-                    tooltip="Per latent frame and cell, the share of reuse steps in which it was computed: 0 = replayed "
-                    "from the donor, 1 = computed throughout. All 1 without a hit.",
+                    tooltip="Per latent frame and cell, the share of reuse steps in which it was computed: 0 = "
+                    "replayed from the donor, 1 = computed throughout. All 1 without a hit.",
                 ),
             ],
             hidden=[io.Hidden.unique_id],

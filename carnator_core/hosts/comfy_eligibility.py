@@ -122,7 +122,7 @@ def check_latent(noise: torch.Tensor, latent: torch.Tensor, denoise_mask: Any) -
 
 def check_schedule(sigmas: torch.Tensor) -> Reason | None:
     values = [float(s) for s in sigmas]
-    falling = all(a > b for a, b in zip(values, values[1:]))
+    falling = all(a > b for a, b in zip(values, values[1:], strict=False))
     if len(values) < 2 or not falling or not math.isfinite(values[0]):
         return Reason.of(Code.PARTIAL_SCHEDULE, first=values[0], last=values[-1])
     if values[0] < FULL_DENOISE_SIGMA or values[-1] > FINAL_SIGMA:

@@ -42,14 +42,15 @@ def _content(value: Any) -> Any:
 
 def weight_patches(patcher: Any) -> str:
     """Digest of LoRA-like patches: order, strengths and sampled content."""
-    return digest([(name, _content(patches)) for name, patches in sorted(patcher.patches.items(), key=lambda p: str(p[0]))])
+    by_name = sorted(patcher.patches.items(), key=lambda item: str(item[0]))
+    return digest([(name, _content(patches)) for name, patches in by_name])
 
 
 def object_patches(patcher: Any) -> str:
     """Digest of replaced model objects, with the numbers that describe a sampling object (shift and the like)."""
     described = {}
     for name, value in sorted(patcher.object_patches.items()):
-        numbers = {k: v for k, v in vars(value).items() if isinstance(v, (int, float, str))} if hasattr(value, "__dict__") else {}
+        numbers = {k: v for k, v in getattr(value, "__dict__", {}).items() if isinstance(v, (int, float, str))}
         described[name] = [type(value).__qualname__, [c.__qualname__ for c in type(value).__mro__[1:4]], numbers]
     return digest(described)
 

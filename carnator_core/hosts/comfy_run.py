@@ -9,9 +9,10 @@ import inspect
 import logging
 import math
 import time
+from collections.abc import Callable
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any
 
 import torch
 

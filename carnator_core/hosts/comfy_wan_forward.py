@@ -5,7 +5,8 @@ Patches go on a per-call copy of transformer_options, so the model itself is nev
 
 from __future__ import annotations
 
-from typing import Any, Callable
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -82,20 +83,20 @@ class ForwardPatches:
     @staticmethod
     def _keep_entry(entry: dict[Any, torch.Tensor]) -> Callable:
         def hook(lanes: list, before: torch.Tensor, after: torch.Tensor) -> None:
-            for (uuid, _), h in zip(lanes, before.chunk(len(lanes))):
+            for (uuid, _), h in zip(lanes, before.chunk(len(lanes)), strict=False):
                 entry[uuid] = h
 
         return hook
 
     def _keep_added(self, entry: dict[Any, torch.Tensor]) -> Callable:
         def hook(lanes: list, before: torch.Tensor, after: torch.Tensor) -> None:
-            for (uuid, _), h in zip(lanes, after.chunk(len(lanes))):
+            for (uuid, _), h in zip(lanes, after.chunk(len(lanes)), strict=False):
                 self._added[uuid] = h - entry.pop(uuid)
 
         return hook
 
     def _keep_hidden(self, lanes: list, before: torch.Tensor, after: torch.Tensor) -> None:
-        for (_, index), h in zip(lanes, after.chunk(len(lanes))):
+        for (_, index), h in zip(lanes, after.chunk(len(lanes)), strict=False):
             if index == CONDITIONAL:
                 self._hidden = h[0].T.unflatten(1, self._session.request.shape.grid)
 
@@ -125,7 +126,7 @@ def _observed(hooks: list[Callable]) -> Callable:
         before = args["img"]
         out = extra["original_block"](args)
         options = args["transformer_options"]
-        lanes = list(zip(options["uuids"], options["cond_or_uncond"]))
+        lanes = list(zip(options["uuids"], options["cond_or_uncond"], strict=False))
         for hook in hooks:
             hook(lanes, before, out["img"])
         return out

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from ..identity import HardKey
+from ..identity import HardKey, digest
 from ..signature import EarlySignature, compact
 
 SCHEMA = 1
@@ -67,14 +67,23 @@ class Trajectory:
         return cls(steps("guided"), steps("conditional"), tensors["residual_norm"])
 
 
-def _checksum(tensor: torch.Tensor) -> int:
-    return zlib.crc32(tensor.contiguous().reshape(-1).view(torch.uint8).numpy())
+def _checksum(tensor: torch.Tensor) -> str:
+    """Of values, dtype and shape."""
+    crc = zlib.crc32(tensor.contiguous().reshape(-1).view(torch.uint8).numpy())
+    return f"{crc:08x} {tensor.dtype} {tuple(tensor.shape)}"
+
+
+def _sealed(header: dict) -> dict:
+    """The header with a digest of all its other fields."""
+    rest = {name: value for name, value in header.items() if name != "seal"}
+    return {**rest, "seal": digest(rest)}
 
 
 def _write(path: Path, tensors: dict[str, torch.Tensor], header: dict) -> None:
     from safetensors.torch import save
 
-    header = {**header, "schema": SCHEMA, "checksums": {name: _checksum(t) for name, t in tensors.items()}}
+    checksums = {name: _checksum(t) for name, t in tensors.items()}
+    header = _sealed({**header, "schema": SCHEMA, "checksums": checksums})
     with open(path, "xb") as file:
         file.write(save({n: t.contiguous() for n, t in tensors.items()}, {_HEADER: json.dumps(header)}))
         file.flush()
@@ -94,6 +103,10 @@ def _read(path: Path, only: tuple[str, ...] | None = None) -> tuple[dict[str, to
         raise EntryError(f"{path.name} cannot be read: {error}") from error
     if not isinstance(header, dict) or header.get("schema") != SCHEMA:
         raise EntryError(f"{path.name} has another schema version")
+    if header != _sealed(header):
+        raise EntryError(f"{path.name}: its header was changed")
+    if header.get("id") != path.parent.name:
+        raise EntryError(f"{path.name} belongs to another entry")
     checksums = header.get("checksums")
     if not isinstance(checksums, dict) or set(checksums) != present:
         raise EntryError(f"{path.name} does not hold the tensors its header names")
@@ -107,14 +120,17 @@ def _read(path: Path, only: tuple[str, ...] | None = None) -> tuple[dict[str, to
 
 def write_entry(folder: Path, info: EntryInfo, signature: EarlySignature, trajectory: Trajectory) -> None:
     """Write both files of an entry into an existing, empty folder and sync them."""
-    header = {"key": dict(info.key.fields), "created": info.created, "seconds": info.seconds, "prompt": info.prompt}
-    _write(folder / TRAJECTORY_FILE, trajectory.tensors(), {})
-    _write(folder / SIGNATURE_FILE, {**signature.tensors(), "embedding": info.embedding.float()}, header)
+    described = {"key": dict(info.key.fields), "created": info.created, "seconds": info.seconds, "prompt": info.prompt}
+    tensors = {**signature.tensors(), "embedding": info.embedding.float()}
+    _write(folder / TRAJECTORY_FILE, trajectory.tensors(), {"id": info.id})
+    _write(folder / SIGNATURE_FILE, tensors, {"id": info.id, **described})
 
 
 def read_info(folder: Path) -> EntryInfo:
     """Header and text embedding of an entry, without its other tensors. Raises EntryError."""
     tensors, header = _read(folder / SIGNATURE_FILE, only=("embedding",))
+    if tensors["embedding"].dtype != torch.float32 or tensors["embedding"].ndim != 1:
+        raise EntryError(f"{SIGNATURE_FILE}: the text embedding is no float32 vector")
     try:
         return EntryInfo(
             id=folder.name,
@@ -133,6 +149,8 @@ def read_signature(folder: Path) -> EarlySignature:
     signature = EarlySignature.from_tensors(_read(folder / SIGNATURE_FILE)[0])
     if signature.representation is None or signature.state is None:
         raise EntryError(f"{SIGNATURE_FILE}: a family is missing")
+    if any(t.dtype != torch.float16 or t.ndim != 4 for t in signature.tensors().values()):
+        raise EntryError(f"{SIGNATURE_FILE}: a family is no float16 volume")
     return signature
 
 
@@ -150,6 +168,6 @@ def read_trajectory(
     for x0 in [*trajectory.guided.values(), *trajectory.conditional.values()]:
         if tuple(x0.shape) != tuple(latent) or x0.dtype != torch.float16:
             raise EntryError(f"{TRAJECTORY_FILE}: a step has shape {tuple(x0.shape)}, expected {tuple(latent)}")
-    if tuple(trajectory.residual_norm.shape) != (steps,):
+    if tuple(trajectory.residual_norm.shape) != (steps,) or trajectory.residual_norm.dtype != torch.float32:
         raise EntryError(f"{TRAJECTORY_FILE}: residual norms are missing")
     return trajectory

@@ -64,13 +64,13 @@ def test_a_donor_comes_back_exactly_as_it_was_written(seed: int, tmp_path: Path)
 
 @pytest.mark.parametrize("absent", ["residual", "dynamics"])
 def test_an_absent_family_stays_absent(tmp_path: Path, absent: str) -> None:
-    info, signature, trajectory = a_donor()
+    info, signature, trajectory = a_donor(tmp_path.name)
     entry.write_entry(tmp_path, info, replace(signature, **{absent: None}), trajectory)
     assert getattr(entry.read_signature(tmp_path), absent) is None
 
 
 def test_a_prompt_with_any_characters_comes_back(tmp_path: Path) -> None:
-    info, signature, trajectory = a_donor()
+    info, signature, trajectory = a_donor(tmp_path.name)
     entry.write_entry(tmp_path, replace(info, prompt='Fuß "quoted"\n红色 🎈'), signature, trajectory)
     assert entry.read_info(tmp_path).prompt == 'Fuß "quoted"\n红色 🎈'
 
@@ -173,9 +173,7 @@ def test_the_trajectory_of_another_entry_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_another_schema_version_is_refused(
-    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_schema_version_is_refused(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "entry"
     write(folder)
     monkeypatch.setattr(entry, "SCHEMA", entry.SCHEMA + 1)
@@ -211,9 +209,7 @@ TRAJECTORY_CHANGES = {
     "infinity": lambda t: t["conditional.0002"].view(-1)[5].fill_(float("inf")),
     "no residual norms": lambda t: t.pop("residual_norm"),
     "too few residual norms": lambda t: t.update({"residual_norm": torch.zeros(3)}),
-    "residual norms of another dtype": lambda t: t.update(
-        {"residual_norm": torch.zeros(4, dtype=torch.int32)}
-    ),
+    "residual norms of another dtype": lambda t: t.update({"residual_norm": torch.zeros(4, dtype=torch.int32)}),
     "NaN in the residual norms": lambda t: t["residual_norm"][1].fill_(float("nan")),
     "a step without number": lambda t: t.update({"guided.x": t["guided.0001"].clone()}),
 }

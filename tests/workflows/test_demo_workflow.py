@@ -1,0 +1,77 @@
+"""The shipped demo workflow in a real server."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from scripts.graphs import OURS, SAVED_LATENT, STOCK, WORKFLOW, DemoGraph, only_node
+from scripts.testbed.server import ComfyServer
+from scripts.testbed.workflow import load_workflow
+
+API_FORM = Path(__file__).parent / "api" / "carnator_demo.json"
+STEPS = 5  # the fewest that leave something to reuse
+PROMPT = "a small red ball drifts left over a meadow in clear weather"
+
+
+@pytest.fixture(scope="module")
+def graphs(server: ComfyServer) -> DemoGraph:
+    return DemoGraph.load(server.get("/object_info"))
+
+
+def latent_of(server: ComfyServer, graph: dict) -> tuple[torch.Tensor, dict]:
+    """Latent and sampler output of a graph without its decoding half."""
+    wanted = {SAVED_LATENT} | {n for n, c in graph.items() if not reads_video(graph, c)}
+    result = server.run({n: graph[n] for n in wanted})
+    file = server.base.file(result.outputs[SAVED_LATENT]["latents"][0])
+    sampler = next(n for n, c in graph.items() if c["class_type"] in (OURS, STOCK))
+    return load_file(file)["latent_tensor"], result.outputs.get(sampler, {})
+
+
+def reads_video(graph: dict, content: dict) -> bool:
+    return content["class_type"] in ("VAEDecode", "VAELoader", "CreateVideo", "SaveVideo", "SaveImage")
+
+
+def test_api_form_equals_the_shipped_workflow(server: ComfyServer) -> None:
+    assert json.loads(API_FORM.read_text()) == load_workflow(WORKFLOW, server.get("/object_info"))
+
+
+def test_thumbnail_lies_beside_the_workflow() -> None:
+    assert WORKFLOW.with_suffix(".jpg").stat().st_size > 1000
+
+
+def test_every_node_has_help_and_every_input_a_tooltip(server: ComfyServer) -> None:
+    info = server.get("/object_info")
+    ours = [name for name in info if name.startswith("Carnator")]
+    assert len(ours) >= 5
+    for name in ours:
+        assert (WORKFLOW.parents[1] / "web" / "docs" / f"{name}.md").is_file(), name
+        for group in info[name]["input"].values():
+            for key, spec in group.items():
+                assert not isinstance(spec, list) or len(spec) < 2 or spec[1].get("tooltip"), f"{name}.{key}"
+
+
+def test_a_miss_is_stock_then_the_same_prompt_hits_and_the_store_survives_a_new_seed(
+    server: ComfyServer, graphs: DemoGraph
+) -> None:
+    ours = graphs.ours(PROMPT, steps=STEPS)
+    ours[only_node(ours, "CarnatorCacheStore")]["inputs"]["name"] = "workflow-test"
+    first, shown = latent_of(server, ours)
+    assert shown["carnator"][0]["decision"] == "miss"
+    stock, _ = latent_of(server, graphs.stock(PROMPT, steps=STEPS))
+    assert torch.equal(first, stock)
+
+    # Another widget that leaves the result alone makes ComfyUI run the node again.
+    ours[graphs.sampler]["inputs"]["max_region_percent"] = 59.0
+    again, shown = latent_of(server, ours)
+    assert shown["carnator"][0]["decision"] == "hit"
+    assert shown["text"][0].startswith("hit")
+    assert float((again - stock).norm() / stock.norm()) < 2e-3
+
+    ours[graphs.sampler]["inputs"]["seed"] += 1
+    _, shown = latent_of(server, ours)
+    assert shown["carnator"][0]["decision"] == "miss"
+    assert "seed" in shown["carnator"][0]["reason"]
