@@ -45,7 +45,9 @@ class Models:
         self.scorer = Scorer.load(where[2], device)
 
     @torch.no_grad()
-    def videos(self, prompts: list[str], seeds: list[int], cfg: float, shift: float, batch: int = 50) -> list[Tensor]:
+    def videos(
+        self, prompts: list[str], seeds: list[int], cfg: float, shift: float, batch: int = 50
+    ) -> list[Tensor]:
         """Generated clips, each [3, 17, 256, 256] float32 in [-1, 1]."""
         out: list[Tensor] = []
         for i in range(0, len(prompts), batch):
@@ -60,15 +62,17 @@ class Models:
         """Whether each attribute is shown: [n, 6] bool."""
         rows = []
         for i in range(0, len(videos), 50):
-            for reading, scene in zip(self.scorer.read_batch(torch.stack(videos[i : i + 50])), scenes[i : i + 50], strict=True):
+            readings = self.scorer.read_batch(torch.stack(videos[i : i + 50]))
+            for reading, scene in zip(readings, scenes[i : i + 50], strict=True):
                 rows.append([reading.values[name] == getattr(scene, name) for name in ATTRIBUTES])
         return torch.tensor(rows)
 
 
 def accuracy(right: Tensor) -> dict[str, float]:
     """Share right per attribute, their mean, and the share of clips with all six right."""
-    table = {name: round(share, 4) for name, share in zip(ATTRIBUTES, right.float().mean(0).tolist(), strict=True)}
-    return {**table, "mean": round(right.float().mean().item(), 4), "all_six": round(right.all(1).float().mean().item(), 4)}
+    shares = dict(zip(ATTRIBUTES, right.float().mean(0).tolist(), strict=True))
+    shares |= {"mean": right.float().mean().item(), "all_six": right.all(1).float().mean().item()}
+    return {name: round(share, 4) for name, share in shares.items()}
 
 
 def main() -> None:
@@ -89,7 +93,8 @@ def main() -> None:
     scenes, prompts = [scene for scene, _ in wanted], [text for _, text in wanted]
     seeds = [args.seed * 1000 + i for i in range(args.prompts)]
     result = {
-        "command": f"python3 -m demo.evaluate --prompts {args.prompts} --seed {args.seed}" + " --sweep" * args.sweep,
+        "command": f"python3 -m demo.evaluate --prompts {args.prompts} --seed {args.seed}"
+        + " --sweep" * args.sweep,
         "commit": args.commit,
         "device": torch.cuda.get_device_name() if args.device == "cuda" else "CPU",
         "date": datetime.date.today().isoformat(),
@@ -106,7 +111,7 @@ def main() -> None:
         show = [video.permute(1, 2, 3, 0) / 2 + 0.5 for video in videos[:24]]
         contact_sheet(show, prompts[:24], args.sheet)
     again = models.right(models.videos(prompts, [seed + 500_000 for seed in seeds], CFG, SHIFT), scenes)
-    lost = (first & ~again)
+    lost = first & ~again
     result["noise_floor"] = {
         "kept": round(1.0 - (lost.sum() / first.sum()).item(), 4),
         "pairs_losing_one": round(lost.any(1).float().mean().item(), 4),
@@ -117,11 +122,17 @@ def main() -> None:
         world = World(args.device, seed=777, held=True, compiled=False)
         small = args.device == "cpu"
         ours, linear = train_decoder.quality(models.decoder, world, 8 if small else 64, 2 if small else 8)
-        result["vae_psnr_db"] = {"decoder": round(ours, 2), "linear_codec": round(linear, 2), "encoder_included": False}
+        result["vae_psnr_db"] = {
+            "decoder": round(ours, 2),
+            "linear_codec": round(linear, 2),
+            "encoder_included": False,
+        }
         print(json.dumps(result["vae_psnr_db"]), flush=True)
     if args.sweep:
         result["sweep"] = {
-            f"cfg {cfg:g} shift {shift:g}": accuracy(models.right(models.videos(prompts, seeds, cfg, shift), scenes))
+            f"cfg {cfg:g} shift {shift:g}": accuracy(
+                models.right(models.videos(prompts, seeds, cfg, shift), scenes)
+            )
             for cfg, shift in SWEEP
         }
         print(json.dumps(result["sweep"], indent=1), flush=True)

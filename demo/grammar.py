@@ -151,7 +151,10 @@ VOCABULARY: tuple[str, ...] = tuple(
         {"an"}
         | {
             word
-            for text in (*TEMPLATES, *(w for table in ATTRIBUTES.values() for ws in table.values() for w in ws))
+            for text in (
+                *TEMPLATES,
+                *(w for table in ATTRIBUTES.values() for ws in table.values() for w in ws),
+            )
             for word in tokenize(re.sub(r"\{\w+\}", " ", text))
         }
     )

@@ -89,6 +89,13 @@ def _mix(base: list[Tensor], colour: list, alpha: Tensor) -> list[Tensor]:
     return [b + (c - b) * alpha for b, c in zip(base, colour, strict=True)]
 
 
+def _choose(index: Tensor, values: tuple[Tensor, ...]) -> Tensor:
+    out = values[0]
+    for i, value in enumerate(values[1:], start=1):
+        out = torch.where(index == i, value, out)
+    return out
+
+
 def _star(px: Tensor, py: Tensor, radius: Tensor) -> Tensor:
     sector = 2.0 * math.pi / 5.0
     angle = torch.atan2(px, -py)
@@ -111,29 +118,39 @@ def _object_distance(shape: Tensor, px: Tensor, py: Tensor, radius: Tensor) -> T
     cube = outside + torch.maximum(bx, by).clamp(max=0.0) - 5.0
     star = _star(px, py + 0.06 * radius, 1.16 * radius)
     ring = (length - 0.76 * radius).abs() - 0.25 * radius
-    out = torch.where(shape == 0, ball, cube)
-    return torch.where(shape == 2, star, torch.where(shape == 3, ring, out))
+    return _choose(shape, (ball, cube, star, ring))
 
 
-def _land(where: Tensor, x: Tensor, y: Tensor, t: Tensor, p: list[Tensor], picture: list[Tensor], colours) -> list[Tensor]:
+def _land(
+    where: Tensor, x: Tensor, y: Tensor, t: Tensor, p: list[Tensor], picture: list[Tensor], colours: tuple
+) -> list[Tensor]:
     """Everything below the skyline. `p` are nuisance numbers; `colours` = (sky low, far, near)."""
     haze, far, near = colours
     horizon = p[0]
     depth = ((y - horizon) / (SIZE - horizon)).clamp(0.0, 1.0)
     phase = 6.2832 * p[1]
-    meadow, desert, ocean, city, mountain = (where == i for i in range(5))
+    city, mountain = where == 3, where == 4
     # far layer: rolling hills, dunes, flat sea, skyline, peaks
     hills = horizon - 16.0 - 13.0 * torch.sin(x / 38.0 + phase) - 6.0 * torch.sin(x / 17.0 + 2.0 * phase)
     dunes = horizon - 6.0 - 15.0 * _triangle(x / 150.0 + p[1]) - 4.0 * torch.sin(x / 45.0 + phase)
-    peaks = horizon + 18.0 - 84.0 * (1.0 - _triangle(x / 118.0 + p[1])) - 30.0 * (1.0 - _triangle(x / 61.0 + p[2]))
+    peaks = (
+        horizon
+        + 18.0
+        - 84.0 * (1.0 - _triangle(x / 118.0 + p[1]))
+        - 30.0 * (1.0 - _triangle(x / 61.0 + p[2]))
+    )
     column = torch.floor(x / 36.0 + 8.0 * p[1])
     tower = horizon - 12.0 - 92.0 * _hash(column + 61.0 * p[2])
-    line = torch.where(meadow, hills, torch.where(desert, dunes, torch.where(city, tower, torch.where(mountain, peaks, horizon))))
+    line = _choose(where, (hills, dunes, horizon, tower, peaks))
     solid = torch.sigmoid((y - line) / 1.1)
     shade = _hash(column * 1.7 + 23.0 * p[3]) * 0.18
     lift = ((y - line) / 70.0).clamp(0.0, 1.0)
     body = [
-        torch.where(city, f * (0.78 + shade) + h * 0.22 * lift, torch.where(mountain, f * (1.1 - 0.35 * lift), f + (h - f) * 0.35 * (1 - lift)))
+        _choose(
+            where,
+            (f + (h - f) * 0.35 * (1 - lift),) * 3
+            + (f * (0.78 + shade) + h * 0.22 * lift, f * (1.1 - 0.35 * lift)),
+        )
         for f, h in zip(far, haze, strict=True)
     ]
     cap = mountain * torch.sigmoid((line + 26.0 + 7.0 * torch.sin(x / 9.0 + phase) - y) / 3.0)
@@ -141,20 +158,25 @@ def _land(where: Tensor, x: Tensor, y: Tensor, t: Tensor, p: list[Tensor], pictu
     wx = _fract(x / 36.0 + 8.0 * p[1]) * 36.0 - 18.0
     wy = _fract((y - tower) / 26.0) * 26.0 - 14.0
     pane = torch.sigmoid((4.4 - (wx.abs() - 8.0).abs()) / 1.2) * torch.sigmoid((6.0 - wy.abs()) / 1.2)
-    lit = city * pane * (_hash(column * 3.1 + torch.floor((y - tower) / 26.0) * 7.7) > 0.4) * (y - tower > 3.0)
+    lit = (
+        city * pane * (_hash(column * 3.1 + torch.floor((y - tower) / 26.0) * 7.7) > 0.4) * (y - tower > 3.0)
+    )
     body = _mix(body, [1.0, 0.86, 0.50], 0.85 * lit)
     picture = _mix(picture, body, solid)
     # near layer
     front_hills = horizon + 22.0 + 11.0 * torch.sin(x / 52.0 + 1.7 * phase + 1.0)
     front_dunes = horizon + 34.0 + 20.0 * _triangle(x / 210.0 + p[2])
-    front = torch.where(meadow | mountain, front_hills, torch.where(desert, front_dunes, torch.where(city, horizon + 12.0, horizon)))
+    front = _choose(where, (front_hills, front_dunes, horizon, horizon + 12.0, front_hills))
     wave = torch.sin(y / (2.5 + 9.0 * depth) + 0.8 * torch.sin(x / 37.0 + phase) + 0.35 * t)
-    light = torch.where(ocean, 0.10 * wave * (0.3 + depth), torch.where(desert, 0.05 * torch.sin((y - front) / 9.0 + x / 60.0), 0.0))
+    ripples = torch.sin((y - front) / 9.0 + x / 60.0)
+    light = 0.05 * ripples * (where == 1) + 0.10 * wave * (0.3 + depth) * (where == 2)
     ground = [f + (n - f) * depth.sqrt() + light for f, n in zip(far, near, strict=True)]
     return _mix(picture, ground, torch.sigmoid((y - front) / 1.1))
 
 
-def _weather(kind: Tensor, x: Tensor, y: Tensor, t: Tensor, p: list[Tensor], picture: list[Tensor]) -> list[Tensor]:
+def _weather(
+    kind: Tensor, x: Tensor, y: Tensor, t: Tensor, p: list[Tensor], picture: list[Tensor]
+) -> list[Tensor]:
     """Rain streaks, snowflakes and fog in front of everything."""
     rain, snow, fog = (kind == i for i in (1, 2, 3))
     # rain: slanted streaks that fall along their own direction
@@ -193,7 +215,9 @@ def object_area(table: Tensor) -> Tensor:
     col = [c.reshape(-1, 1, 1, 1) for c in table.unbind(1)]
     t = torch.arange(FRAMES, device=table.device, dtype=torch.float32).view(1, -1, 1, 1)
     cx, cy = _centre(col, t)
-    inside = ((cells.view(1, 1, 1, -1) - cx) ** 2 + (cells.view(1, 1, -1, 1) - cy) ** 2).sqrt() < 1.2 * col[21] + 8.0
+    inside = ((cells.view(1, 1, 1, -1) - cx) ** 2 + (cells.view(1, 1, -1, 1) - cy) ** 2).sqrt() < 1.2 * col[
+        21
+    ] + 8.0
     # latent frame 0 is frame 0, latent frame k covers frames 4k - 3 to 4k
     return torch.cat([inside[:, :1], inside[:, 1:].unflatten(1, (4, 4)).any(dim=2)], dim=1)
 
@@ -234,7 +258,9 @@ def draw(table: Tensor, x: Tensor, y: Tensor, t: Tensor) -> Tensor:
     grey = sum(picture) / 3.0
     picture = [c + (0.86 * grey - c) * 0.35 * wet for c in picture]
     picture = _mix(picture, [0.95, 0.96, 1.0], 0.42 * white * torch.sigmoid((y - horizon) / 12.0))
-    picture = _mix(picture, [0.86, 0.88, 0.90], dim * (0.18 + 0.34 * torch.exp(-(((y - horizon) / 60.0) ** 2))))
+    picture = _mix(
+        picture, [0.86, 0.88, 0.90], dim * (0.18 + 0.34 * torch.exp(-(((y - horizon) / 60.0) ** 2)))
+    )
     # object
     cx, cy = _centre(col, t)
     px, py = x - cx, y - cy
@@ -245,13 +271,15 @@ def draw(table: Tensor, x: Tensor, y: Tensor, t: Tensor) -> Tensor:
     distance = _object_distance(shape, px, py, radius)
     side = (-0.55 * px - 0.75 * py) / radius
     rim = _step(-7.0, 0.0, distance)
-    glow = torch.exp(-(((px + 0.36 * radius) / (0.30 * radius)) ** 2) - ((py + 0.42 * radius) / (0.24 * radius)) ** 2)
+    glow = torch.exp(
+        -(((px + 0.36 * radius) / (0.30 * radius)) ** 2) - ((py + 0.42 * radius) / (0.24 * radius)) ** 2
+    )
     light = 0.86 + 0.24 * side - 0.34 * rim
     body = [(c * light).clamp(0.0, 1.0) for c in colour]
     body = _mix(body, [1.0, 1.0, 1.0], 0.55 * glow * (shape != 3))
     picture = _mix(picture, body, torch.sigmoid(-distance / 1.0))
     picture = _weather(kind, x, y, t, p, picture)
-    return torch.stack([c.expand(torch.broadcast_shapes(c.shape, x.shape, t.shape)) for c in picture], dim=1).clamp(0.0, 1.0)
+    return torch.stack(torch.broadcast_tensors(*picture), dim=1).clamp(0.0, 1.0)
 
 
 def grid(device: torch.device | str = "cpu") -> tuple[Tensor, Tensor, Tensor]:

@@ -17,12 +17,19 @@ def simple_sigmas(steps: int = STEPS, shift: float = SHIFT) -> Tensor:
 
 def noise_of(seeds: list[int]) -> Tensor:
     """ComfyUI's starting noise of each seed: [n, 16, 5, 32, 32] float32 on the CPU."""
-    return torch.cat([torch.randn(1, 16, 5, 32, 32, generator=torch.Generator().manual_seed(seed)) for seed in seeds])
+    return torch.cat(
+        [torch.randn(1, 16, 5, 32, 32, generator=torch.Generator().manual_seed(seed)) for seed in seeds]
+    )
 
 
 @torch.no_grad()
 def sample(
-    model: nn.Module, context: Tensor, noise: Tensor, cfg: float = CFG, shift: float = SHIFT, steps: int = STEPS
+    model: nn.Module,
+    context: Tensor,
+    noise: Tensor,
+    cfg: float = CFG,
+    shift: float = SHIFT,
+    steps: int = STEPS,
 ) -> Tensor:
     """Clean normalised latents [B, 16, 5, 32, 32] from contexts [B, 32, 4096] and noise, negative prompt empty."""
     sigmas = simple_sigmas(steps, shift).tolist()

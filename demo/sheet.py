@@ -11,7 +11,12 @@ from torch import Tensor
 
 
 def contact_sheet(
-    videos: Sequence[Tensor], titles: Sequence[str], path: Path, frames: Sequence[int] = (0, 8, 16), columns: int = 2, scale: int = 160
+    videos: Sequence[Tensor],
+    titles: Sequence[str],
+    path: Path,
+    frames: Sequence[int] = (0, 8, 16),
+    columns: int = 2,
+    scale: int = 160,
 ) -> None:
     """Write a JPEG sheet. videos: each [F, H, W, 3] float in [0, 1]; one row of frames per clip, title above."""
     margin, text = 6, 16

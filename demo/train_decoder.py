@@ -26,13 +26,17 @@ def conv_channels_last(model: nn.Module) -> None:
             module.weight.data = module.weight.data.contiguous(memory_format=torch.channels_last)
 
 
-def crops(videos: Tensor, latents: Tensor, count: int, size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+def crops(
+    videos: Tensor, latents: Tensor, count: int, size: int, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
     """Random aligned crops: ([count, 3, 17, 8 size, 8 size], [count, 16, 5, size, size])."""
     clip = torch.randint(len(videos), (count,), generator=generator).tolist()
     side = latents.shape[-1] - size + 1
     rows, columns = (torch.randint(side, (count,), generator=generator).tolist() for _ in range(2))
     where = list(zip(clip, rows, columns, strict=True))
-    video = torch.stack([videos[i, :, :, 8 * r : 8 * (r + size), 8 * c : 8 * (c + size)] for i, r, c in where])
+    video = torch.stack(
+        [videos[i, :, :, 8 * r : 8 * (r + size), 8 * c : 8 * (c + size)] for i, r, c in where]
+    )
     return video, torch.stack([latents[i, :, :, r : r + size, c : c + size] for i, r, c in where])
 
 
@@ -87,7 +91,9 @@ def main() -> None:
         conv_channels_last(model)
     average = Average(model, 0.998)
     fused = args.device == "cuda"
-    optimiser = torch.optim.AdamW(model.parameters(), lr=args.rate, betas=(0.9, 0.98), weight_decay=0.0, fused=fused)
+    optimiser = torch.optim.AdamW(
+        model.parameters(), lr=args.rate, betas=(0.9, 0.98), weight_decay=0.0, fused=fused
+    )
     cpu = torch.Generator().manual_seed(5)
     budget = Budget(args.seconds, args.steps)
     for step in budget.run():
@@ -108,12 +114,21 @@ def main() -> None:
         if step % 4 == 0:
             refill((step // 4 * chunk) % args.pool)
         if step % 200 == 0:
-            dB = -10 * error.square().mean().log10().item() + 6.02
-            print(f"decoder {step} {time.monotonic() - budget.start:.0f} s loss {loss.item():.4f} {dB:.2f} dB norm {norm:.2f}", flush=True)
+            level = 6.02 - 10 * error.square().mean().log10().item()
+            seconds = time.monotonic() - budget.start
+            print(
+                f"decoder {step} {seconds:.0f} s loss {loss.item():.4f} {level:.2f} dB norm {norm:.2f}",
+                flush=True,
+            )
             save(to_file(average.model.state_dict()), args.out)
     save(to_file(average.model.state_dict()), args.out)
-    ours, linear = quality(from_file(load_file(args.out)).to(args.device), World(args.device, seed=202, held=True, compiled=not args.eager), 64 if fused else 2, 8 if fused else 2)
-    print(f"decoder: {budget.step} steps, {ours:.2f} dB on held-out clips (linear codec {linear:.2f} dB)", flush=True)
+    held = World(args.device, seed=202, held=True, compiled=not args.eager)
+    final = from_file(load_file(args.out)).to(args.device)
+    ours, linear = quality(final, held, *((64, 8) if fused else (2, 2)))
+    print(
+        f"decoder: {budget.step} steps, {ours:.2f} dB on held-out clips (linear codec {linear:.2f} dB)",
+        flush=True,
+    )
 
 
 if __name__ == "__main__":

@@ -32,7 +32,11 @@ def make_vector(word: str) -> Tensor:
     if word not in KEY_WORDS:
         return FUNCTION_WORD_LENGTH * _direction(f"word/{word}")
     name, value = KEY_WORDS[word]
-    parts = (0.45, _direction(f"kind/{name}")), (0.8, _direction(f"value/{value}")), (0.4, _direction(f"word/{word}"))
+    parts = (
+        (0.45, _direction(f"kind/{name}")),
+        (0.8, _direction(f"value/{value}")),
+        (0.4, _direction(f"word/{word}")),
+    )
     return sum(weight * part for weight, part in parts)
 
 
