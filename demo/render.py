@@ -21,7 +21,6 @@ TRAVEL = 76.0
 ORBIT = 24.0
 RADII = {"small": 31.0, "large": 54.0}
 NUISANCE = 12  # random numbers per clip
-TABLE = 6 + 3 * 6 + NUISANCE + 2  # see `parameters`
 
 COLOURS = {
     "red": (0.88, 0.13, 0.15),
@@ -45,7 +44,8 @@ def parameters(indices: Tensor, generator: torch.Generator | None = None) -> Ten
     """Draw the parameter table of clips.
 
     indices: [B, 6] integers as in `Scene.indices`, on the generator's device. Returns [B, 38] float32: the
-    indices, object colour, four palette colours, object radius ..., nuisance numbers in [0, 1), start position.
+    indices (6), object colour (3), palette (4 x 3), radius, direction x and y, radius of the orbit, nuisance
+    numbers in [0, 1) (11), start position x and y in pixels.
     """
     device = indices.device
     colours = torch.tensor(list(COLOURS.values()), device=device)[indices[:, 1]]
@@ -145,14 +145,14 @@ def _land(
     solid = torch.sigmoid((y - line) / 1.1)
     shade = _hash(column * 1.7 + 23.0 * p[3]) * 0.18
     lift = ((y - line) / 70.0).clamp(0.0, 1.0)
-    body = [
-        _choose(
-            where,
-            (f + (h - f) * 0.35 * (1 - lift),) * 3
-            + (f * (0.78 + shade) + h * 0.22 * lift, f * (1.1 - 0.35 * lift)),
+    body = []
+    for f, h in zip(far, haze, strict=True):
+        soft, walls, rock = (
+            f + (h - f) * 0.35 * (1 - lift),
+            f * (0.78 + shade) + h * 0.22 * lift,
+            f * (1.1 - 0.35 * lift),
         )
-        for f, h in zip(far, haze, strict=True)
-    ]
+        body.append(_choose(where, (soft, soft, soft, walls, rock)))
     cap = mountain * torch.sigmoid((line + 26.0 + 7.0 * torch.sin(x / 9.0 + phase) - y) / 3.0)
     body = _mix(body, [0.97, 0.98, 1.0], cap)
     wx = _fract(x / 36.0 + 8.0 * p[1]) * 36.0 - 18.0
