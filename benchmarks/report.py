@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from statistics import median
 from typing import Any
 
@@ -12,14 +13,19 @@ from .stream_run import StreamRequest, StreamRunner
 from .summary import Record, by_kind, is_unsafe, markdown, right_share, share
 
 
-def measure(runner: StreamRunner, requests: list[StreamRequest], scorer: LatentScorer) -> dict[str, Any]:
+def measure(
+    runner: StreamRunner, requests: list[StreamRequest], scorer: LatentScorer, seconds: float | None = None
+) -> dict[str, Any]:
     """Run, check, score and summarise.
 
-    Refuses to give numbers if a miss is not bit-identical to stock.
+    Refuses to give numbers if a miss is not bit-identical to stock. After ``seconds`` no further cluster is started.
     """
     store = {"name": "report", "mode": "read+write"}
     runs = []
+    started = time.monotonic()
     for number, request in enumerate(requests):
+        if request.base is None and seconds is not None and time.monotonic() - started > seconds:
+            break
         # The order alternates, so that neither side always finds the warmer machine.
         if number % 2:
             stock, ours = runner.stock(request), runner.ours(request, store)

@@ -78,8 +78,9 @@ class ReuseOptions:
     """What a hit computes.
 
     Args:
-        region_threshold: τ of the evidence region, RMS difference of conditional x0 per token, in latent units
-            (the model's own normalised latents, about unit variance).
+        region_threshold: τ of the evidence region at the end of the probe, RMS difference of conditional x0 per
+            token, in latent units (the model's own normalised latents, about unit variance); see
+            ``evidence.threshold_at`` for later steps.
         max_region_percent: share of tokens above which a donor is refused.
         window_start_percent, window_end_percent: span of DiT blocks, in percent of the depth, in which only region
             tokens are updated; equal values switch the window off.
@@ -87,7 +88,7 @@ class ReuseOptions:
         refine_percent: share of the steps at the end that is dense again.
     """
 
-    region_threshold: float = 0.12
+    region_threshold: float = 0.2
     max_region_percent: float = 60.0
     window_start_percent: float = 20.0
     window_end_percent: float = 83.0

@@ -214,7 +214,7 @@ class Session:
         donor = self._donor
         reference = donor.trajectory.conditional[step].to(cond)
         difference = evidence.token_difference(cond[0], reference, self.request.shape.patch)
-        region = evidence.evidence_region(difference, self.options.reuse.region_threshold)
+        region = evidence.evidence_region(difference, self._threshold(step))
         grew = bool((region & ~donor.region).any())
         always = self.options.reuse.guidance_interval == 1 and bool(region.any())
         donor.region, donor.rows = region, evidence.region_rows(region)
@@ -265,7 +265,7 @@ class Session:
             self._set_aside(candidate, error)
             return None
         difference = evidence.token_difference(mine.state, donor.state, shape.patch)
-        region = evidence.evidence_region(difference, reuse.region_threshold)
+        region = evidence.evidence_region(difference, self._threshold(self.request.schedule.probe_end - 1))
         share = float(region.float().mean())
         allowed = reuse.max_region_percent / 100
         found = discrepancies(mine, donor, evidence.replayed_tokens(difference, region, allowed))
@@ -305,6 +305,9 @@ class Session:
         report.discrepancies, report.region_share = verdict.found, verdict.share
         report.predicted_work, report.similarity = verdict.work, verdict.candidate.similarity
         report.donor_id, report.donor_created, report.donor_prompt = info.id, info.created, info.prompt
+
+    def _threshold(self, step: int) -> float:
+        return evidence.threshold_at(self.options.reuse.region_threshold, self.request.schedule.sigmas[step])
 
     def _set_aside(self, candidate: Candidate, error: EntryError) -> None:
         self._store.quarantine(candidate.info.id, str(error))

@@ -29,6 +29,7 @@ def main() -> int:
     parser.add_argument(
         "--out", type=Path, help="JSON file (default: benchmarks/results/demo_WHAT_DEVICE.json)"
     )
+    parser.add_argument("--seconds", type=float, help="report: start no further cluster after this time")
     parser.add_argument("--settings", type=Path, help="tune: JSON of name -> sampler widgets")
     parser.add_argument("--commit", help="state this commit in the results (default: asks git)")
     add_arguments(parser)
