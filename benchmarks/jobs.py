@@ -26,7 +26,7 @@ RESULTS = ROOT / "benchmarks" / "results"
 
 # The gate is open and every region is allowed, so that risk and cost of each threshold can be read off the records.
 TUNE_SETTINGS = {
-    f"region threshold {tau:g}": {"region_threshold": tau, "max_region_percent": 100} for tau in (0.15, 0.2, 0.25, 0.3)
+    f"region threshold {tau:g}": {"region_threshold": tau, "max_region_percent": 100} for tau in (0.15, 0.2, 0.3)
 }
 
 
