@@ -8,6 +8,7 @@ import sys
 import tempfile
 import time
 from argparse import Namespace
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -36,16 +37,15 @@ def run_job(install: Install, options: Namespace) -> int:
     scorer = LatentScorer(install.comfyui, ROOT)
     install.scratch.mkdir(exist_ok=True)
     say(f"{len(requests)} requests of the stream {options.what}, {options.steps} steps, on {device}")
-    with (
-        tempfile.TemporaryDirectory(dir=install.scratch, prefix="bench-") as base,
-        ComfyServer(install, Path(base), cpu=not has_accelerator()) as server,
-    ):
-        runner = StreamRunner(server, options.steps)
-        runner.stock(requests[0])  # loading the model counts for nobody
+    with ExitStack() as stack:
+        servers = [_start(install, stack) for _ in range(options.servers)]
+        runners = [StreamRunner(server, options.steps) for server in servers]
+        for runner in runners:
+            runner.stock(requests[0])  # loading the model counts for nobody
         if options.what == "tune":
-            result = _tune(options, server, runner, requests, scorer)
+            result = _tune(options, servers[0], runners[0], requests, scorer)
         else:
-            result = report.measure(runner, requests, scorer, options.seconds)
+            result = report.measure(runners, requests, scorer, options.seconds)
     result = {**_provenance(options, device), **result}
     default = RESULTS / f"demo_{options.what}_{'gpu' if has_accelerator() else 'cpu'}.json"
     out = options.out or default
@@ -53,6 +53,11 @@ def run_job(install: Install, options: Namespace) -> int:
     out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     say(f"\nwritten: {out}")
     return 0
+
+
+def _start(install: Install, stack: ExitStack) -> ComfyServer:
+    base = stack.enter_context(tempfile.TemporaryDirectory(dir=install.scratch, prefix="bench-"))
+    return stack.enter_context(ComfyServer(install, Path(base), cpu=not has_accelerator()))
 
 
 def _tune(options: Namespace, server: ComfyServer, runner: StreamRunner, requests: list, scorer: LatentScorer) -> dict:

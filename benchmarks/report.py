@@ -3,46 +3,68 @@
 from __future__ import annotations
 
 import time
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from queue import Queue
 from statistics import median
 from typing import Any
 
 from scripts.testbed.console import Stop, say
 
 from .scoring import LatentScorer
-from .stream_run import StreamRequest, StreamRunner
+from .stream_run import Outcome, StreamRequest, StreamRunner
 from .summary import Record, by_kind, is_unsafe, markdown, right_share, share
 
 
 def measure(
-    runner: StreamRunner, requests: list[StreamRequest], scorer: LatentScorer, seconds: float | None = None
+    runners: list[StreamRunner], requests: list[StreamRequest], scorer: LatentScorer, seconds: float | None = None
 ) -> dict[str, Any]:
-    """Run, check, score and summarise.
+    """Run, check, score and summarise; clusters are shared out among the servers.
 
     Refuses to give numbers if a miss is not bit-identical to stock. After ``seconds`` no further cluster is started.
     """
-    store = {"name": "report", "mode": "read+write"}
-    runs = []
+    clusters: dict[str, list[StreamRequest]] = {}
+    for request in requests:
+        clusters.setdefault(request.cluster, []).append(request)
+    free: Queue[StreamRunner] = Queue()
+    for runner in runners:
+        free.put(runner)
     started = time.monotonic()
-    for number, request in enumerate(requests):
-        if request.base is None and seconds is not None and time.monotonic() - started > seconds:
-            break
-        # The order alternates, so that neither side always finds the warmer machine.
-        if number % 2:
-            stock, ours = runner.stock(request), runner.ours(request, store)
-        else:
-            ours, stock = runner.ours(request, store), runner.stock(request)
-        if ours.report["decision"] != "hit" and not ours.equals(stock):
-            raise Stop(f"request {request.id} is a {ours.report['decision']} but differs from KSampler")
-        runs.append((request, ours, stock))
-    records = [_record(request, ours, stock, scorer) for request, ours, stock in runs]
+
+    def run(cluster: list[StreamRequest]) -> list[tuple]:
+        if seconds is not None and time.monotonic() - started > seconds:
+            return []
+        runner = free.get()
+        try:
+            return [(request, *_pair(runner, request, number)) for number, request in enumerate(cluster)]
+        finally:
+            free.put(runner)
+
+    records = []
+    with ThreadPoolExecutor(len(runners)) as pool:
+        for done in as_completed([pool.submit(run, cluster) for cluster in clusters.values()]):
+            records += [_record(*item, scorer) for item in done.result()]
+    order = {request.id: number for number, request in enumerate(requests)}
+    records.sort(key=lambda record: order[record["id"]])
     rows, summary = by_kind(records), _summary(records)
     say(f"\n{markdown(rows)}\n")
     for name, value in summary.items():
         say(f"{name}: {value}")
-    return {"summary": summary, "by_kind": rows, "records": records}
+    return {"servers": len(runners), "summary": summary, "by_kind": rows, "records": records}
 
 
-def _record(request: StreamRequest, ours: Any, stock: Any, scorer: LatentScorer) -> Record:
+def _pair(runner: StreamRunner, request: StreamRequest, number: int) -> tuple[Outcome, Outcome]:
+    """Ours and stock, side by side; the order alternates, so that neither side always finds the warmer machine."""
+    store = {"name": "report", "mode": "read+write"}
+    if number % 2:
+        stock, ours = runner.stock(request), runner.ours(request, store)
+    else:
+        ours, stock = runner.ours(request, store), runner.stock(request)
+    if ours.report["decision"] != "hit" and not ours.equals(stock):
+        raise Stop(f"request {request.id} is a {ours.report['decision']} but differs from KSampler")
+    return ours, stock
+
+
+def _record(request: StreamRequest, ours: Outcome, stock: Outcome, scorer: LatentScorer) -> Record:
     kept = ("decision", "reason_code", "reason", "discrepancies", "region_share", "region_history", "predicted_work",
             "own_seconds", "steps", "donor")  # fmt: skip
     right = scorer.score(stock.latent, request.scene)

@@ -40,9 +40,7 @@ def load_stream(name: str, clusters: int | None = None) -> list[StreamRequest]:
     items = json.loads((STREAMS / f"{name}.json").read_text(encoding="utf-8"))
     wanted = list(dict.fromkeys(item["cluster"] for item in items))[:clusters]
     first = {(item["prompt"], item["seed"]): item for item in reversed(items) if item["cluster"] in wanted}
-    return [
-        StreamRequest(**{**item, "scene": Scene(**item["scene"])}) for item in items if item in first.values()
-    ]
+    return [StreamRequest(**{**item, "scene": Scene(**item["scene"])}) for item in items if item in first.values()]
 
 
 @dataclass(frozen=True)

@@ -52,9 +52,7 @@ def differences(server: ComfyServer, requests: list[StreamRequest], dense: dict[
 def difference_table(rows: list[dict]) -> str:
     """Median over pairs of each quantile, by step and kind."""
     lines = []
-    for step, kind in itertools.product(
-        dict.fromkeys(r["step"] for r in rows), dict.fromkeys(r["kind"] for r in rows)
-    ):
+    for step, kind in itertools.product(dict.fromkeys(r["step"] for r in rows), dict.fromkeys(r["kind"] for r in rows)):
         values = torch.tensor([r["quantiles"] for r in rows if (r["step"], r["kind"]) == (step, kind)])
         line: dict[str, Any] = {"step": step, "kind": kind, "pairs": len(values)}
         line |= {f"q{q:g}": float(v) for q, v in zip(QUANTILES, values.median(dim=0).values, strict=False)}

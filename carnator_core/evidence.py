@@ -6,10 +6,13 @@ All functions work on one request. Latents are [C, T, H, W] in model space (abou
 
 from __future__ import annotations
 
+import math
+
 import torch
 import torch.nn.functional as F
 
-EARLY_SIGMA, LATE_SIGMA, LATE_RISE = 0.99, 0.90, 0.5
+EARLY_SIGMA, LATE_SIGMA, LATE_RISE = 0.99, 0.90, 1.0
+ROW_BUCKETS = 16
 
 
 def token_difference(target: torch.Tensor, donor: torch.Tensor, patch: tuple[int, int, int]) -> torch.Tensor:
@@ -25,7 +28,7 @@ def token_difference(target: torch.Tensor, donor: torch.Tensor, patch: tuple[int
 
 
 def threshold_at(base: float, sigma: float) -> float:
-    """τ of the region at a noise level: ``base`` down to sigma 0.99, rising linearly to 1.5 × base at 0.90.
+    """τ of the region at a noise level: ``base`` down to sigma 0.99, rising linearly to twice that at 0.90.
 
     Early predictions are blurry means, so that a change shows with a third of its final amplitude; measured on the
     stream *tune* of the demo world.
@@ -62,9 +65,19 @@ def replayed_tokens(difference: torch.Tensor, region: torch.Tensor, max_share: f
     return ~kept.view_as(region)
 
 
-def region_rows(region: torch.Tensor) -> torch.Tensor:
-    """Flat token indices [n] of a [T', h, w] region, ascending, int64."""
-    return region.flatten().nonzero()[:, 0]
+def region_rows(region: torch.Tensor, difference: torch.Tensor) -> torch.Tensor:
+    """Flat token indices [n] to compute, ascending, int64: the region, filled up to a whole sixteenth of all tokens.
+
+    Few different sizes let attention libraries keep their plans: a new length can cost them more than the step. What
+    fills up are the tokens outside that differ most.
+    """
+    inside = int(region.sum())
+    if inside == 0:
+        return torch.empty(0, dtype=torch.int64, device=region.device)
+    bucket = math.ceil(region.numel() / ROW_BUCKETS)
+    count = min(region.numel(), bucket * math.ceil(inside / bucket))
+    urgency = difference.flatten() + region.flatten() * (1.0 + difference.max())
+    return urgency.topk(count).indices.sort().values
 
 
 def blend_weight(region: torch.Tensor, latent_shape: tuple[int, int, int], patch: tuple[int, int, int]) -> torch.Tensor:
@@ -73,6 +86,7 @@ def blend_weight(region: torch.Tensor, latent_shape: tuple[int, int, int], patch
     Returns:
         [T, H, W] float32 on the region's device.
     """
+
     def neighbours(grid: torch.Tensor) -> torch.Tensor:
         return F.avg_pool3d(F.pad(grid, (1, 1, 1, 1)), (1, 3, 3), stride=1)
 

@@ -62,10 +62,10 @@ class GateOptions:
     their own.
     """
 
-    representation: float = 0.05
-    residual: float = 0.5
-    dynamics: float = 1.0
-    state: float = 0.25
+    representation: float = 0.06
+    residual: float = 0.6
+    dynamics: float = 2.0
+    state: float = 0.09
 
     def __post_init__(self) -> None:
         for f in dataclasses.fields(self):
@@ -89,7 +89,7 @@ class ReuseOptions:
     """
 
     region_threshold: float = 0.2
-    max_region_percent: float = 60.0
+    max_region_percent: float = 70.0
     window_start_percent: float = 20.0
     window_end_percent: float = 83.0
     guidance_interval: int = 2

@@ -85,6 +85,7 @@ class _Verdict:
     candidate: Candidate
     found: Discrepancies
     region: torch.Tensor
+    rows: torch.Tensor
     share: float
     work: float
     refusal: Reason | None
@@ -131,7 +132,7 @@ class Session:
 
     @property
     def rows(self) -> torch.Tensor:
-        """Flat indices [n] of the region's tokens, on the device of the run."""
+        """Flat indices [n] of the tokens to compute, on the device of the run."""
         return self._donor.rows
 
     def plan_step(self, step: int) -> StepPlan:
@@ -160,9 +161,7 @@ class Session:
         """The donor's guided x0 [1, C, T, H, W] on the device and in the dtype of ``like``."""
         return self._donor.trajectory.guided[step].to(like)[None]
 
-    def observe(
-        self, step: int, cond: torch.Tensor, uncond: torch.Tensor | None, hidden: torch.Tensor | None
-    ) -> None:
+    def observe(self, step: int, cond: torch.Tensor, uncond: torch.Tensor | None, hidden: torch.Tensor | None) -> None:
         """Take in a step in which every branch ran over all tokens or over the region's rows.
 
         Args:
@@ -217,7 +216,7 @@ class Session:
         region = evidence.evidence_region(difference, self._threshold(step))
         grew = bool((region & ~donor.region).any())
         always = self.options.reuse.guidance_interval == 1 and bool(region.any())
-        donor.region, donor.rows = region, evidence.region_rows(region)
+        donor.region, donor.rows = region, evidence.region_rows(region, difference)
         self._note_region(step)
         return (grew or always) and self.request.guided
 
@@ -266,7 +265,8 @@ class Session:
             return None
         difference = evidence.token_difference(mine.state, donor.state, shape.patch)
         region = evidence.evidence_region(difference, self._threshold(self.request.schedule.probe_end - 1))
-        share = float(region.float().mean())
+        rows = evidence.region_rows(region, difference)
+        share = rows.numel() / region.numel()
         allowed = reuse.max_region_percent / 100
         found = discrepancies(mine, donor, evidence.replayed_tokens(difference, region, allowed))
         work = predicted_work(
@@ -280,7 +280,7 @@ class Session:
             refusal = Reason.of(Code.NO_SAVING, predicted=work)
         else:
             refusal = None
-        return _Verdict(candidate, found, region, share, work, refusal)
+        return _Verdict(candidate, found, region, rows, share, work, refusal)
 
     def _accept(self, verdict: _Verdict, device: torch.device) -> bool:
         schedule, info = self.request.schedule, verdict.candidate.info
@@ -290,9 +290,7 @@ class Session:
             self._set_aside(verdict.candidate, error)
             return False
         region = verdict.region.to(device)
-        self._donor = _Donor(
-            info, trajectory, region, evidence.region_rows(region), self._residual, schedule.probe_end - 1
-        )
+        self._donor = _Donor(info, trajectory, region, verdict.rows.to(device), self._residual, schedule.probe_end - 1)
         self._capture = _Capture()  # a hit does not become a donor: errors would chain
         self._store.touch(info.id)
         self._show(verdict)

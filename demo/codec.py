@@ -28,11 +28,7 @@ def to_blocks(video: Tensor) -> Tensor:
 def from_blocks(blocks: Tensor) -> Tensor:
     """Inverse of `to_blocks`; the repeated first frame is averaged."""
     b, _, n, h, w = blocks.shape
-    video = (
-        blocks.reshape(b, 3, 4, 8, 8, n, h, w)
-        .permute(0, 1, 5, 2, 6, 3, 7, 4)
-        .reshape(b, 3, 4 * n, 8 * h, 8 * w)
-    )
+    video = blocks.reshape(b, 3, 4, 8, 8, n, h, w).permute(0, 1, 5, 2, 6, 3, 7, 4).reshape(b, 3, 4 * n, 8 * h, 8 * w)
     return torch.cat([video[:, :, :4].mean(2, keepdim=True), video[:, :, 4:]], dim=2)
 
 
@@ -86,9 +82,7 @@ class Codec:
     def decode(self, latent: Tensor) -> Tensor:
         """Linear decoding, [B, 16, T, h, w] -> [B, 3, 4T - 3, 8h, 8w]; the trained decoder does better."""
         weight = (self.basis * self.deviation).to(latent.dtype)
-        blocks = torch.einsum("bzthw,cz->bcthw", latent, weight) + self.mean.to(latent.dtype).view(
-            1, -1, 1, 1, 1
-        )
+        blocks = torch.einsum("bzthw,cz->bcthw", latent, weight) + self.mean.to(latent.dtype).view(1, -1, 1, 1, 1)
         return from_blocks(blocks)
 
 

@@ -45,9 +45,7 @@ class Models:
         self.scorer = Scorer.load(where[2], device)
 
     @torch.no_grad()
-    def videos(
-        self, prompts: list[str], seeds: list[int], cfg: float, shift: float, batch: int = 50
-    ) -> list[Tensor]:
+    def videos(self, prompts: list[str], seeds: list[int], cfg: float, shift: float, batch: int = 50) -> list[Tensor]:
         """Generated clips, each [3, 17, 256, 256] float32 in [-1, 1]."""
         out: list[Tensor] = []
         for i in range(0, len(prompts), batch):
@@ -93,8 +91,7 @@ def main() -> None:
     scenes, prompts = [scene for scene, _ in wanted], [text for _, text in wanted]
     seeds = [args.seed * 1000 + i for i in range(args.prompts)]
     result = {
-        "command": f"python3 -m demo.evaluate --prompts {args.prompts} --seed {args.seed}"
-        + " --sweep" * args.sweep,
+        "command": f"python3 -m demo.evaluate --prompts {args.prompts} --seed {args.seed}" + " --sweep" * args.sweep,
         "commit": args.commit,
         "device": torch.cuda.get_device_name() if args.device == "cuda" else "CPU",
         "date": datetime.date.today().isoformat(),
@@ -130,9 +127,7 @@ def main() -> None:
         print(json.dumps(result["vae_psnr_db"]), flush=True)
     if args.sweep:
         result["sweep"] = {
-            f"cfg {cfg:g} shift {shift:g}": accuracy(
-                models.right(models.videos(prompts, seeds, cfg, shift), scenes)
-            )
+            f"cfg {cfg:g} shift {shift:g}": accuracy(models.right(models.videos(prompts, seeds, cfg, shift), scenes))
             for cfg, shift in SWEEP
         }
         print(json.dumps(result["sweep"], indent=1), flush=True)

@@ -55,11 +55,7 @@ class StockGraph:
         module = importlib.util.module_from_spec(spec)
         sys.modules[name] = module
         spec.loader.exec_module(module)
-        return (
-            importlib.import_module(f"{name}.nodes.demo_text_encoder")
-            .CarnatorDemoTextEncoder.execute()
-            .args[0]
-        )
+        return importlib.import_module(f"{name}.nodes.demo_text_encoder").CarnatorDemoTextEncoder.execute().args[0]
 
     @torch.inference_mode()
     def __call__(self, text: str, seed: int) -> tuple[Tensor, float, float]:
@@ -85,9 +81,7 @@ class StockGraph:
 
 def main() -> None:
     """Run the first prompts of the evaluation and write the section "stock_comfyui_cpu"."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--comfyui", type=Path, required=True)
     parser.add_argument("--prompts", type=int, default=12)
     parser.add_argument("--seed", type=int, default=2026)

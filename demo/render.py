@@ -133,12 +133,7 @@ def _land(
     # far layer: rolling hills, dunes, flat sea, skyline, peaks
     hills = horizon - 16.0 - 13.0 * torch.sin(x / 38.0 + phase) - 6.0 * torch.sin(x / 17.0 + 2.0 * phase)
     dunes = horizon - 6.0 - 15.0 * _triangle(x / 150.0 + p[1]) - 4.0 * torch.sin(x / 45.0 + phase)
-    peaks = (
-        horizon
-        + 18.0
-        - 84.0 * (1.0 - _triangle(x / 118.0 + p[1]))
-        - 30.0 * (1.0 - _triangle(x / 61.0 + p[2]))
-    )
+    peaks = horizon + 18.0 - 84.0 * (1.0 - _triangle(x / 118.0 + p[1])) - 30.0 * (1.0 - _triangle(x / 61.0 + p[2]))
     column = torch.floor(x / 36.0 + 8.0 * p[1])
     tower = horizon - 12.0 - 92.0 * _hash(column + 61.0 * p[2])
     line = _choose(where, (hills, dunes, horizon, tower, peaks))
@@ -158,9 +153,7 @@ def _land(
     wx = _fract(x / 36.0 + 8.0 * p[1]) * 36.0 - 18.0
     wy = _fract((y - tower) / 26.0) * 26.0 - 14.0
     pane = torch.sigmoid((4.4 - (wx.abs() - 8.0).abs()) / 1.2) * torch.sigmoid((6.0 - wy.abs()) / 1.2)
-    lit = (
-        city * pane * (_hash(column * 3.1 + torch.floor((y - tower) / 26.0) * 7.7) > 0.4) * (y - tower > 3.0)
-    )
+    lit = city * pane * (_hash(column * 3.1 + torch.floor((y - tower) / 26.0) * 7.7) > 0.4) * (y - tower > 3.0)
     body = _mix(body, [1.0, 0.86, 0.50], 0.85 * lit)
     picture = _mix(picture, body, solid)
     # near layer
@@ -174,9 +167,7 @@ def _land(
     return _mix(picture, ground, torch.sigmoid((y - front) / 1.1))
 
 
-def _weather(
-    kind: Tensor, x: Tensor, y: Tensor, t: Tensor, p: list[Tensor], picture: list[Tensor]
-) -> list[Tensor]:
+def _weather(kind: Tensor, x: Tensor, y: Tensor, t: Tensor, p: list[Tensor], picture: list[Tensor]) -> list[Tensor]:
     """Rain streaks, snowflakes and fog in front of everything."""
     rain, snow, fog = (kind == i for i in (1, 2, 3))
     # rain: slanted streaks that fall along their own direction
@@ -215,9 +206,7 @@ def object_area(table: Tensor) -> Tensor:
     col = [c.reshape(-1, 1, 1, 1) for c in table.unbind(1)]
     t = torch.arange(FRAMES, device=table.device, dtype=torch.float32).view(1, -1, 1, 1)
     cx, cy = _centre(col, t)
-    inside = ((cells.view(1, 1, 1, -1) - cx) ** 2 + (cells.view(1, 1, -1, 1) - cy) ** 2).sqrt() < 1.2 * col[
-        21
-    ] + 8.0
+    inside = ((cells.view(1, 1, 1, -1) - cx) ** 2 + (cells.view(1, 1, -1, 1) - cy) ** 2).sqrt() < 1.2 * col[21] + 8.0
     # latent frame 0 is frame 0, latent frame k covers frames 4k - 3 to 4k
     return torch.cat([inside[:, :1], inside[:, 1:].unflatten(1, (4, 4)).any(dim=2)], dim=1)
 
@@ -258,9 +247,7 @@ def draw(table: Tensor, x: Tensor, y: Tensor, t: Tensor) -> Tensor:
     grey = sum(picture) / 3.0
     picture = [c + (0.86 * grey - c) * 0.35 * wet for c in picture]
     picture = _mix(picture, [0.95, 0.96, 1.0], 0.42 * white * torch.sigmoid((y - horizon) / 12.0))
-    picture = _mix(
-        picture, [0.86, 0.88, 0.90], dim * (0.18 + 0.34 * torch.exp(-(((y - horizon) / 60.0) ** 2)))
-    )
+    picture = _mix(picture, [0.86, 0.88, 0.90], dim * (0.18 + 0.34 * torch.exp(-(((y - horizon) / 60.0) ** 2))))
     # object
     cx, cy = _centre(col, t)
     px, py = x - cx, y - cy
@@ -271,9 +258,7 @@ def draw(table: Tensor, x: Tensor, y: Tensor, t: Tensor) -> Tensor:
     distance = _object_distance(shape, px, py, radius)
     side = (-0.55 * px - 0.75 * py) / radius
     rim = _step(-7.0, 0.0, distance)
-    glow = torch.exp(
-        -(((px + 0.36 * radius) / (0.30 * radius)) ** 2) - ((py + 0.42 * radius) / (0.24 * radius)) ** 2
-    )
+    glow = torch.exp(-(((px + 0.36 * radius) / (0.30 * radius)) ** 2) - ((py + 0.42 * radius) / (0.24 * radius)) ** 2)
     light = 0.86 + 0.24 * side - 0.34 * rim
     body = [(c * light).clamp(0.0, 1.0) for c in colour]
     body = _mix(body, [1.0, 1.0, 1.0], 0.55 * glow * (shape != 3))

@@ -17,9 +17,7 @@ def simple_sigmas(steps: int = STEPS, shift: float = SHIFT) -> Tensor:
 
 def noise_of(seeds: list[int]) -> Tensor:
     """ComfyUI's starting noise of each seed: [n, 16, 5, 32, 32] float32 on the CPU."""
-    return torch.cat(
-        [torch.randn(1, 16, 5, 32, 32, generator=torch.Generator().manual_seed(seed)) for seed in seeds]
-    )
+    return torch.cat([torch.randn(1, 16, 5, 32, 32, generator=torch.Generator().manual_seed(seed)) for seed in seeds])
 
 
 @torch.no_grad()

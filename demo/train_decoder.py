@@ -26,17 +26,13 @@ def conv_channels_last(model: nn.Module) -> None:
             module.weight.data = module.weight.data.contiguous(memory_format=torch.channels_last)
 
 
-def crops(
-    videos: Tensor, latents: Tensor, count: int, size: int, generator: torch.Generator
-) -> tuple[Tensor, Tensor]:
+def crops(videos: Tensor, latents: Tensor, count: int, size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """Random aligned crops: ([count, 3, 17, 8 size, 8 size], [count, 16, 5, size, size])."""
     clip = torch.randint(len(videos), (count,), generator=generator).tolist()
     side = latents.shape[-1] - size + 1
     rows, columns = (torch.randint(side, (count,), generator=generator).tolist() for _ in range(2))
     where = list(zip(clip, rows, columns, strict=True))
-    video = torch.stack(
-        [videos[i, :, :, 8 * r : 8 * (r + size), 8 * c : 8 * (c + size)] for i, r, c in where]
-    )
+    video = torch.stack([videos[i, :, :, 8 * r : 8 * (r + size), 8 * c : 8 * (c + size)] for i, r, c in where])
     return video, torch.stack([latents[i, :, :, r : r + size, c : c + size] for i, r, c in where])
 
 
@@ -91,9 +87,7 @@ def main() -> None:
         conv_channels_last(model)
     average = Average(model, 0.998)
     fused = args.device == "cuda"
-    optimiser = torch.optim.AdamW(
-        model.parameters(), lr=args.rate, betas=(0.9, 0.98), weight_decay=0.0, fused=fused
-    )
+    optimiser = torch.optim.AdamW(model.parameters(), lr=args.rate, betas=(0.9, 0.98), weight_decay=0.0, fused=fused)
     cpu = torch.Generator().manual_seed(5)
     budget = Budget(args.seconds, args.steps)
     for step in budget.run():

@@ -44,9 +44,7 @@ class Text:
         """Random wordings of scenes [B, 6]: [B, WORDINGS, 33] integers on the CPU."""
         scenes = [scene_from_indices(row) for row in indices.tolist()]
         pick = self.random.randrange
-        return torch.tensor(
-            [[self.row(prompt(scene, pick(100))) for _ in range(WORDINGS)] for scene in scenes]
-        )
+        return torch.tensor([[self.row(prompt(scene, pick(100))) for _ in range(WORDINGS)] for scene in scenes])
 
     def encode(self, rows: Tensor) -> Tensor:
         """[B, 33] -> [B, 32, 4096] float32."""
@@ -99,9 +97,7 @@ def main() -> None:
     parser.add_argument("--chunk", type=int, default=32, help="clips rendered at once")
     parser.add_argument("--rate", type=float, default=1.2e-3)
     parser.add_argument("--shift", type=float, default=4.0)
-    parser.add_argument(
-        "--object-weight", type=float, default=5.0, help="loss weight of cells that the object touches"
-    )
+    parser.add_argument("--object-weight", type=float, default=5.0, help="loss weight of cells that the object touches")
     parser.add_argument("--resume", action="store_true")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--eager", action="store_true", help="compile nothing")
@@ -129,9 +125,7 @@ def main() -> None:
         for block in model.blocks:
             block.compile(dynamic=False)
     fused = args.device == "cuda"
-    optimiser = torch.optim.AdamW(
-        model.parameters(), lr=args.rate, betas=(0.9, 0.98), weight_decay=0.01, fused=fused
-    )
+    optimiser = torch.optim.AdamW(model.parameters(), lr=args.rate, betas=(0.9, 0.98), weight_decay=0.01, fused=fused)
     began = time.monotonic()
     budget = Budget(args.seconds, args.steps)
     for step in budget.run():

@@ -31,9 +31,7 @@ def looks(world: World, decoder: WanDecoder, count: int, source: str) -> tuple[T
     video = world.videos(indices)
     if source != "plain":
         latent = world.codec.encode(video)
-        latent = latent + torch.rand(count, 1, 1, 1, 1, device=latent.device) * 0.35 * torch.randn_like(
-            latent
-        )
+        latent = latent + torch.rand(count, 1, 1, 1, 1, device=latent.device) * 0.35 * torch.randn_like(latent)
         if source == "linear":
             video = world.codec.decode(latent)
         else:
@@ -97,10 +95,7 @@ def main() -> None:
         pick = torch.randint(len(x), (args.batch,), device=x.device)
         with torch.autocast(args.device, torch.bfloat16):
             logits = net(augment(x[pick]))
-        loss = sum(
-            F.cross_entropy(rows.float(), truth[pick, i], label_smoothing=0.02)
-            for i, rows in enumerate(logits)
-        )
+        loss = sum(F.cross_entropy(rows.float(), truth[pick, i], label_smoothing=0.02) for i, rows in enumerate(logits))
         optimiser.zero_grad(set_to_none=True)
         loss.backward()
         nn.utils.clip_grad_norm_(net.parameters(), 1.0)
@@ -111,9 +106,7 @@ def main() -> None:
             print(f"scorer {step} {time.monotonic() - budget.start:.0f} s loss {loss.item():.3f}", flush=True)
     shares = right(average.model, held_x, held_truth).tolist()
     names = dict(zip(ATTRIBUTES, (round(share, 4) for share in shares), strict=True))
-    state = {
-        key: value.to(torch.bfloat16).cpu().contiguous() for key, value in average.model.state_dict().items()
-    }
+    state = {key: value.to(torch.bfloat16).cpu().contiguous() for key, value in average.model.state_dict().items()}
     save(state, args.out, {"held_out": str(names)})
     print(f"scorer: {budget.step} steps, held-out clips through the VAE: {names}", flush=True)
 

@@ -78,9 +78,7 @@ class Block(nn.Module):
         self.modulation = nn.Parameter(torch.zeros(1, 6, dim))
 
     def forward(self, x: Tensor, time: Tensor, text: Tensor, angles: Tensor) -> Tensor:
-        shift_a, scale_a, gate_a, shift_f, scale_f, gate_f = (
-            (self.modulation + time).to(x.dtype).chunk(6, dim=1)
-        )
+        shift_a, scale_a, gate_a, shift_f, scale_f, gate_f = (self.modulation + time).to(x.dtype).chunk(6, dim=1)
         y = F.layer_norm(x, x.shape[-1:], eps=EPS).to(x.dtype) * (1 + scale_a) + shift_a
         x = x + self.self_attn(y, y, angles) * gate_a
         x = x + self.cross_attn(self.norm3(x).to(x.dtype), text)
@@ -108,9 +106,7 @@ class WanDiT(nn.Module):
         super().__init__()
         self.dim, self.heads = dim, heads
         self.patch_embedding = nn.Conv3d(CHANNELS, dim, (1, 2, 2), (1, 2, 2))
-        self.text_embedding = nn.Sequential(
-            nn.Linear(WIDTH, dim), nn.GELU(approximate="tanh"), nn.Linear(dim, dim)
-        )
+        self.text_embedding = nn.Sequential(nn.Linear(WIDTH, dim), nn.GELU(approximate="tanh"), nn.Linear(dim, dim))
         self.time_embedding = nn.Sequential(nn.Linear(FREQUENCIES, dim), nn.SiLU(), nn.Linear(dim, dim))
         self.time_projection = nn.Sequential(nn.SiLU(), nn.Linear(dim, 6 * dim))
         self.blocks = nn.ModuleList(Block(dim, heads, hidden) for _ in range(layers))

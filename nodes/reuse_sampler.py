@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from typing import Any
 
 from comfy_api.latest import io, ui
@@ -97,10 +98,9 @@ class CarnatorReuseSampler(io.ComfyNode):
     @classmethod
     def _show(cls, text: str) -> None:
         """A line of text on the node, where a front end is listening."""
-        from server import PromptServer
-
-        server = getattr(PromptServer, "instance", None)
-        if server is not None and cls.hidden.unique_id is not None:
+        module = sys.modules.get("server")  # not loaded where ComfyUI runs without its server
+        server = module and getattr(module.PromptServer, "instance", None)
+        if server is not None and cls.hidden is not None and cls.hidden.unique_id is not None:
             server.send_progress_text(text, cls.hidden.unique_id)
 
 

@@ -20,16 +20,13 @@ from scripts.testbed.console import run_main
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("tune", "report"))
     parser.add_argument("--clusters", type=int, help="only the first N clusters of the stream")
     parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument(
-        "--out", type=Path, help="JSON file (default: benchmarks/results/demo_WHAT_DEVICE.json)"
-    )
+    parser.add_argument("--out", type=Path, help="JSON file (default: benchmarks/results/demo_WHAT_DEVICE.json)")
     parser.add_argument("--seconds", type=float, help="report: start no further cluster after this time")
+    parser.add_argument("--servers", type=int, default=1, help="report: servers that share the clusters")
     parser.add_argument("--settings", type=Path, help="tune: JSON of name -> sampler widgets")
     parser.add_argument("--commit", help="state this commit in the results (default: asks git)")
     add_arguments(parser)

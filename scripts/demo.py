@@ -22,15 +22,11 @@ QUICK_STEPS = 12
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_STEPS} steps instead of {STEPS}")
     parser.add_argument("--steps", type=int, help="any other number of steps")
     parser.add_argument("--json", action="store_true", help="end with one line of JSON")
-    parser.add_argument(
-        "--out", type=Path, default=Path("demo_output"), help="folder for videos and the sheet"
-    )
+    parser.add_argument("--out", type=Path, default=Path("demo_output"), help="folder for videos and the sheet")
     add_arguments(parser)
     options = parser.parse_args()
     install = enter(options.comfyui, options.python)

@@ -29,10 +29,7 @@ class DemoGraph:
     @classmethod
     def load(cls, object_info: dict[str, Any]) -> DemoGraph:
         stock_inputs = tuple(
-            name
-            for group in object_info[STOCK]["input"].values()
-            for name in group
-            if not name.startswith("_")
+            name for group in object_info[STOCK]["input"].values() for name in group if not name.startswith("_")
         )
         return cls(load_workflow(WORKFLOW, object_info), stock_inputs)
 

@@ -69,9 +69,7 @@ def tiny_models(comfy: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 @pytest.fixture(scope="session")
-def server(
-    install: Install, comfy: ModuleType, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[ComfyServer]:
+def server(install: Install, comfy: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ComfyServer]:
     """One real server for the session: our pack, the demo models and the tiny models.
 
     Its caches are kept from test to test; a test that needs an empty store takes `new_server`.

@@ -22,7 +22,7 @@ OPTIONS_THAT_CHANGE_GUIDANCE = (
     "sampler_cfg_function", "sampler_pre_cfg_function", "sampler_post_cfg_function",
     "sampler_calc_cond_batch_function", "model_function_wrapper", "context_handler", "denoise_mask_function",
 )  # fmt: skip
-FULL_DENOISE_SIGMA = 0.9
+FULL_DENOISE_SIGMA = 0.995  # of a flow model's 1.0
 FINAL_SIGMA = 0.001  # uni_pc writes this in place of 0
 
 

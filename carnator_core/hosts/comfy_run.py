@@ -79,7 +79,13 @@ class ComfyRun:
             with self._clock.host():
                 return executor(*args, **kwargs)
 
-        self.session = Session(request, self.options, Store(self._store_root, self.options.store))
+        try:
+            self.session = Session(request, self.options, Store(self._store_root, self.options.store))
+        except OSError as error:
+            detail = error.strerror or str(error)
+            self.report.decision, self.report.reason = Decision.DECLINED, Reason.of(Code.NO_STORE, detail=detail)
+            with self._clock.host():
+                return executor(*args, **kwargs)
         self.report = self.session.report
         self._forward = ForwardPatches(self.session, guider.model_patcher.model.diffusion_model)
         original = guider.model_options
@@ -137,7 +143,7 @@ class ComfyRun:
         )
 
     def _close(self, seconds: float) -> None:
-        if self._step != self.session.request.schedule.steps - 1:
+        if not self._forward.idle and self._step != self.session.request.schedule.steps - 1:
             self.session.go_dense(Reason.of(Code.UNEXPECTED_CALL, detail=f"{self._step + 1} steps seen"))
         probe = self._dense_seconds[: self.session.request.schedule.probe_end]
         # The first step also pays for warming up; the fastest one is the fair price of a dense step.

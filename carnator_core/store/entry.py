@@ -154,9 +154,7 @@ def read_signature(folder: Path) -> EarlySignature:
     return signature
 
 
-def read_trajectory(
-    folder: Path, latent: tuple[int, ...], steps: int, checks: tuple[int, ...]
-) -> Trajectory:
+def read_trajectory(folder: Path, latent: tuple[int, ...], steps: int, checks: tuple[int, ...]) -> Trajectory:
     """All x0 predictions of an entry. Raises EntryError if a step is missing or has another shape or dtype."""
     tensors, _ = _read(folder / TRAJECTORY_FILE)
     try:

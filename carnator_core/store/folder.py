@@ -63,9 +63,7 @@ class Store:
         """Raises EntryError."""
         return read_signature(self._entries / entry_id)
 
-    def trajectory(
-        self, entry_id: str, latent: tuple[int, ...], steps: int, checks: tuple[int, ...]
-    ) -> Trajectory:
+    def trajectory(self, entry_id: str, latent: tuple[int, ...], steps: int, checks: tuple[int, ...]) -> Trajectory:
         """Raises EntryError."""
         return read_trajectory(self._entries / entry_id, latent, steps, checks)
 
@@ -91,10 +89,10 @@ class Store:
         if final.exists():
             self.touch(info.id)
             return None
-        if shutil.disk_usage(self._entries).free < MIN_FREE_BYTES:
-            return "not stored: less than 5 GB are free on the disk of the store"
         staging = self._staging / uuid.uuid4().hex
         try:
+            if shutil.disk_usage(self._entries).free < MIN_FREE_BYTES:
+                return "not stored: less than 5 GB are free on the disk of the store"
             staging.mkdir()
             write_entry(staging, info, signature, trajectory)
             if _folder_bytes(staging) > self.options.budget_gb * GB:

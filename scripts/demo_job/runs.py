@@ -155,7 +155,4 @@ def evidence_picture(row: Row, server: ComfyServer) -> Image.Image | None:
 
 
 def _read_frames(files: list[Path]) -> torch.Tensor:
-    return (
-        torch.stack([torch.from_numpy(np.array(Image.open(file).convert("RGB"))) for file in files]).float()
-        / 255
-    )
+    return torch.stack([torch.from_numpy(np.array(Image.open(file).convert("RGB"))) for file in files]).float() / 255

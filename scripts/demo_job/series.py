@@ -19,9 +19,7 @@ class Request:
 
 
 BASE = Scene(shape="ball", colour="red", size="small", motion="left", background="meadow", weather="clear")
-UNRELATED = Scene(
-    shape="star", colour="purple", size="large", motion="circle", background="city", weather="snow"
-)
+UNRELATED = Scene(shape="star", colour="purple", size="large", motion="circle", background="city", weather="snow")
 
 SERIES = (
     Request("first request", BASE),

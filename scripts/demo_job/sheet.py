@@ -35,9 +35,7 @@ GROUPS = ("with Carnator", "donor", "stock KSampler", "evidence: what was comput
 Evidence = Image.Image | None
 
 
-def write_sheet(
-    path: Path, rows: Sequence[Row], donors: Sequence[Row | None], evidence: Sequence[Evidence]
-) -> None:
+def write_sheet(path: Path, rows: Sequence[Row], donors: Sequence[Row | None], evidence: Sequence[Evidence]) -> None:
     lefts = [PAD + CAPTION + PAD + i * (GROUP + PAD) for i in range(len(GROUPS))]
     row_height = THUMB + PAD
     sheet = Image.new("RGB", (lefts[-1] + GROUP + PAD, HEADER + len(rows) * row_height + PAD), PAPER)

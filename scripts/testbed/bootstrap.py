@@ -27,9 +27,7 @@ class Install:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--comfyui", metavar="PATH", type=Path, help="use this ComfyUI instead of our own")
-    parser.add_argument(
-        "--python", metavar="EXE", type=Path, help="that ComfyUI's Python (default: its venv)"
-    )
+    parser.add_argument("--python", metavar="EXE", type=Path, help="that ComfyUI's Python (default: its venv)")
 
 
 def enter(comfyui: Path | None, python: Path | None, tests: bool = False) -> Install:

@@ -115,9 +115,7 @@ class ComfyClient:
     def interrupt(self) -> None:
         self.post("/interrupt", {})
 
-    def run(
-        self, graph: Graph, on_event: Callable[[Event], None] | None = None, timeout: float = 600.0
-    ) -> RunResult:
+    def run(self, graph: Graph, on_event: Callable[[Event], None] | None = None, timeout: float = 600.0) -> RunResult:
         """Runs an API-format graph. `on_event` sees each event as it comes and may call `interrupt()`."""
         return asyncio.run(asyncio.wait_for(self._run(graph, on_event), timeout))
 

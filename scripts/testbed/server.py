@@ -110,9 +110,7 @@ class ComfyServer(ComfyClient):
         """ComfyUI starts without a custom node that fails to import; for us that is a failure."""
         lines = self.log_text().splitlines()
         if any("IMPORT FAILED" in line and PACK_FOLDER in line for line in lines):
-            cause = [
-                line for line in lines if PACK_FOLDER in line and ("Cannot import" in line or "Error" in line)
-            ]
+            cause = [line for line in lines if PACK_FOLDER in line and ("Cannot import" in line or "Error" in line)]
             raise ServerFailed("\n".join(["ComfyUI could not import the pack:", *cause]))
 
     def _log_tail(self) -> str:

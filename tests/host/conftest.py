@@ -90,9 +90,7 @@ class TinyHost:
         return [[text + amount * self.prompt(seed, text.shape[1])[0][0], {}]]
 
     @staticmethod
-    def options(
-        store: str = "read+write", min_text_similarity: float = -1.0, gate: float = 1e3, **reuse: Any
-    ) -> Any:
+    def options(store: str = "read+write", min_text_similarity: float = -1.0, gate: float = 1e3, **reuse: Any) -> Any:
         """Options under which the gate lets pass what is not a test of the gate."""
         from carnator_core.options import GateOptions, Options, ProbeOptions, ReuseOptions, StoreOptions
 
@@ -103,9 +101,7 @@ class TinyHost:
             ReuseOptions(**reuse),
         )
 
-    def reuse(
-        self, root: Path, call: Call, model: Any = None, options: Any = None
-    ) -> tuple[torch.Tensor, Any]:
+    def reuse(self, root: Path, call: Call, model: Any = None, options: Any = None) -> tuple[torch.Tensor, Any]:
         """The latent of a call through Carnator, and the ComfyRun with its report."""
         from carnator_core.hosts.comfy_run import ComfyRun
 

@@ -56,7 +56,7 @@ def test_a_stock_run_after_a_hit_is_bit_identical(tiny, tmp_path: Path, sampler:
     expected = call(tiny.model)
     tiny.reuse(tmp_path, call)
     near = call.but(positive=tiny.near(call.positive, 0.2))
-    options = tiny.options(region_threshold=0.14, max_region_percent=100.0)
+    options = tiny.options(region_threshold=0.125, max_region_percent=100.0)
     _, run = tiny.reuse(tmp_path, near, options=options)
     assert run.report.decision.value == "hit" and run.report.steps.get("region")
     assert torch.equal(call(tiny.model), expected)
@@ -78,9 +78,7 @@ def test_a_miss_after_an_error_is_bit_identical(tiny, tmp_path: Path, sampler: s
 
 
 @pytest.mark.parametrize("mode", ["read", "write"])
-def test_a_store_that_is_only_read_or_only_written_leaves_a_bit_identical_miss(
-    tiny, tmp_path: Path, mode
-) -> None:
+def test_a_store_that_is_only_read_or_only_written_leaves_a_bit_identical_miss(tiny, tmp_path: Path, mode) -> None:
     tiny.reuse(tmp_path, tiny.call)
     other = tiny.call if mode == "write" else tiny.call.but(seed=8)
     result, run = tiny.reuse(tmp_path, other, options=tiny.options(store=mode))

@@ -1,18 +1,25 @@
 """A hit in the real host: what it computes and how close it comes."""
 
+import math
 from pathlib import Path
 
 import pytest
 import torch
 
 # With this size, wording and threshold the region of the random model stays within 10 to 60 % of 192 tokens.
-PARTIAL = {"region_threshold": 0.14, "max_region_percent": 100.0}
+PARTIAL = {"region_threshold": 0.135, "max_region_percent": 100.0}
 SIZE, TOKENS = (3, 16, 16), 3 * 8 * 8
 
 
 @pytest.fixture
-def partial(tiny, tmp_path: Path):
-    """A call with a donor in tmp_path, compatible only in a part of the video."""
+def partial(tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A call with a donor in tmp_path, compatible only in a part of the video.
+
+    The predictions of a random model do not gain amplitude as the noise falls, so its threshold stays.
+    """
+    from carnator_core import evidence
+
+    monkeypatch.setattr(evidence, "LATE_RISE", 0.0)
     call = tiny.call.but(size=SIZE, steps=12)
     tiny.reuse(tmp_path, call)
     return call.but(positive=tiny.near(call.positive, 0.2))
@@ -22,9 +29,7 @@ def partial(tiny, tmp_path: Path):
 @pytest.mark.parametrize(
     "sampler", ["euler", "dpmpp_2m", "res_multistep", "deis", "ipndm", "lms", "uni_pc", "uni_pc_bh2"]
 )
-def test_the_same_prompt_again_is_a_hit_close_to_stock(
-    tiny, far, tmp_path: Path, sampler: str, cfg: float
-) -> None:
+def test_the_same_prompt_again_is_a_hit_close_to_stock(tiny, far, tmp_path: Path, sampler: str, cfg: float) -> None:
     call = tiny.call.but(sampler=sampler, cfg=cfg)
     stock, _ = tiny.reuse(tmp_path, call)
     result, run = tiny.reuse(tmp_path, call)
@@ -35,12 +40,8 @@ def test_the_same_prompt_again_is_a_hit_close_to_stock(
 
 @pytest.mark.parametrize("size", [(3, 8, 8), (2, 9, 11)], ids=["even", "odd"])
 @pytest.mark.parametrize("sampler", ["euler", "uni_pc"])
-@pytest.mark.parametrize(
-    "window", [(20.0, 83.0), (0.0, 100.0), (50.0, 50.0)], ids=["default", "full", "none"]
-)
-def test_a_region_of_everything_is_the_dense_run(
-    tiny, far, tmp_path: Path, sampler: str, size, window
-) -> None:
+@pytest.mark.parametrize("window", [(20.0, 83.0), (0.0, 100.0), (50.0, 50.0)], ids=["default", "full", "none"])
+def test_a_region_of_everything_is_the_dense_run(tiny, far, tmp_path: Path, sampler: str, size, window) -> None:
     """All rows computed and nothing replayed: only float rounding may remain."""
     call = tiny.call.but(sampler=sampler, size=size)
     tiny.reuse(tmp_path, call)
@@ -73,7 +74,8 @@ def test_region_steps_leave_rows_out_of_the_computation(tiny, tmp_path: Path, pa
             hook.remove()
     shares = [share for _, share in run.report.region_history]
     assert run.report.decision.value == "hit" and all(0.05 < share < 0.7 for share in shares), shares
-    allowed = {round(share * TOKENS) for share in shares} | {TOKENS}
+    # rows come in whole sixteenths of all tokens
+    allowed = {TOKENS // 16 * math.ceil(round(share * TOKENS) / (TOKENS // 16)) for share in shares} | {TOKENS}
     region_forwards = run.report.steps["region"]
     for index in range(len(blocks)):
         for name in ("q", "k", "ffn"):
@@ -88,9 +90,7 @@ def test_with_the_layer_window_off_only_the_last_block_leaves_rows_out(tiny, tmp
     seen, hooks = {}, []
     for index, block in enumerate(tiny.model.model.diffusion_model.blocks):
         rows = seen.setdefault(index, [])
-        hooks.append(
-            block.ffn[0].register_forward_hook(lambda m, args, out, rows=rows: rows.append(args[0].shape[1]))
-        )
+        hooks.append(block.ffn[0].register_forward_hook(lambda m, args, out, rows=rows: rows.append(args[0].shape[1])))
     try:
         options = tiny.options(**PARTIAL, window_start_percent=50.0, window_end_percent=50.0)
         result, run = tiny.reuse(tmp_path, partial, options=options)
@@ -101,9 +101,7 @@ def test_with_the_layer_window_off_only_the_last_block_leaves_rows_out(tiny, tmp
     assert [min(rows) < TOKENS for rows in seen.values()] == [False, False, False, True]
 
 
-def test_a_partial_region_comes_closer_to_the_target_than_the_donor_is(
-    tiny, far, tmp_path: Path, partial
-) -> None:
+def test_a_partial_region_comes_closer_to_the_target_than_the_donor_is(tiny, far, tmp_path: Path, partial) -> None:
     result, run = tiny.reuse(tmp_path, partial, options=tiny.options(**PARTIAL))
     target = partial(tiny.model)
     donor = partial.but(positive=tiny.call.positive)(tiny.model)
@@ -114,9 +112,7 @@ def test_a_partial_region_comes_closer_to_the_target_than_the_donor_is(
 def test_a_replayed_step_makes_no_model_call(tiny, tmp_path: Path) -> None:
     tiny.reuse(tmp_path, tiny.call)
     calls = []
-    hook = tiny.model.model.diffusion_model.blocks[0].register_forward_hook(
-        lambda m, args, out: calls.append(1)
-    )
+    hook = tiny.model.model.diffusion_model.blocks[0].register_forward_hook(lambda m, args, out: calls.append(1))
     try:
         _, run = tiny.reuse(tmp_path, tiny.call)
     finally:
@@ -162,9 +158,7 @@ def test_a_hit_with_an_odd_latent_size_is_close_to_stock(tiny, far, tmp_path: Pa
     assert far(result, stock) < 2e-3
 
 
-def test_running_out_of_memory_in_a_region_step_finishes_densely(
-    tiny, tmp_path: Path, stored, partial
-) -> None:
+def test_running_out_of_memory_in_a_region_step_finishes_densely(tiny, tmp_path: Path, stored, partial) -> None:
     import comfy.model_management
 
     failed = []

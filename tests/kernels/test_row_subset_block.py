@@ -44,9 +44,7 @@ def make(dtype: torch.dtype = torch.float32, batch: int = 1, per_frame: bool = T
         torch.meshgrid(torch.arange(3.0), torch.arange(4.0), torch.arange(5.0), indexing="ij"), dim=-1
     )
     head = WIDTH // HEADS
-    rotary = EmbedND(
-        dim=head, theta=10000.0, axes_dim=[head - 4 * (head // 6), 2 * (head // 6), 2 * (head // 6)]
-    )
+    rotary = EmbedND(dim=head, theta=10000.0, axes_dim=[head - 4 * (head // 6), 2 * (head // 6), 2 * (head // 6)])
     return SimpleNamespace(
         block=block,
         x=normal(batch, TOKENS, WIDTH),
@@ -58,9 +56,7 @@ def make(dtype: torch.dtype = torch.float32, batch: int = 1, per_frame: bool = T
 
 def stock(case: SimpleNamespace) -> torch.Tensor:
     with torch.no_grad():
-        return case.block(
-            case.x, e=case.modulation, freqs=case.freqs, context=case.context, transformer_options={}
-        )
+        return case.block(case.x, e=case.modulation, freqs=case.freqs, context=case.context, transformer_options={})
 
 
 def by_rows(case: SimpleNamespace, rows: torch.Tensor) -> torch.Tensor:
@@ -82,9 +78,7 @@ def test_the_stock_block_changes_every_row_by_far_more_than_the_tolerance(comfy:
 @pytest.mark.parametrize("batch", [1, 2])
 @pytest.mark.parametrize("per_frame", [True, False], ids=["B16D", "B6D"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_with_all_rows_it_equals_the_stock_block(
-    comfy, dtype: torch.dtype, per_frame: bool, batch: int
-) -> None:
+def test_with_all_rows_it_equals_the_stock_block(comfy, dtype: torch.dtype, per_frame: bool, batch: int) -> None:
     case = make(dtype, batch, per_frame)
     found = by_rows(case, torch.arange(TOKENS))
     assert found.dtype == dtype
@@ -94,9 +88,7 @@ def test_with_all_rows_it_equals_the_stock_block(
 @pytest.mark.parametrize("batch", [1, 2])
 @pytest.mark.parametrize("per_frame", [True, False], ids=["B16D", "B6D"])
 @pytest.mark.parametrize("count", [1, 7, 41])
-def test_a_subset_equals_the_stock_block_at_these_rows(
-    comfy, count: int, per_frame: bool, batch: int
-) -> None:
+def test_a_subset_equals_the_stock_block_at_these_rows(comfy, count: int, per_frame: bool, batch: int) -> None:
     case, rows = make(batch=batch, per_frame=per_frame), some_rows(count)
     torch.testing.assert_close(by_rows(case, rows), stock(case)[:, rows], **ROUNDING[torch.float32])
 

@@ -51,9 +51,7 @@ class Editor:
 
     def load(self, workflow: dict[str, Any]) -> None:
         self.page.evaluate("(workflow) => window.app.loadGraphData(workflow)", workflow)
-        self.page.wait_for_function(
-            "(count) => window.app.graph._nodes.length === count", arg=len(workflow["nodes"])
-        )
+        self.page.wait_for_function("(count) => window.app.graph._nodes.length === count", arg=len(workflow["nodes"]))
         # Events of the run to come, kept where the test can read them.
         self.page.evaluate(
             """() => {

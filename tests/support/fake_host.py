@@ -86,9 +86,7 @@ class FakeHost:
         def evaluate(branch: str) -> torch.Tensor:
             x0 = self._x0(x, sigma, prompt if branch == "cond" else torch.zeros_like(prompt))
             limited = plan.kind is StepKind.REGION
-            self.evaluated.append(
-                (step, branch, session.rows.numel() if limited else session.request.shape.tokens)
-            )
+            self.evaluated.append((step, branch, session.rows.numel() if limited else session.request.shape.tokens))
             # Outside its rows a region evaluation has no values: the core must not let any of them through.
             return x0.masked_fill(~self._cells(session.rows), math.nan) if limited else x0
 
@@ -99,9 +97,7 @@ class FakeHost:
         uncond = evaluate("uncond") if run_uncond else None
         if plan.kind is StepKind.DENSE or run_uncond:
             hidden = (
-                F.avg_pool3d(cond, (1, 2, 2), ceil_mode=True)[0].repeat(2, 1, 1, 1)
-                if plan.capture_hidden
-                else None
+                F.avg_pool3d(cond, (1, 2, 2), ceil_mode=True)[0].repeat(2, 1, 1, 1) if plan.capture_hidden else None
             )
             session.observe(step, cond, uncond, hidden)
         elif self.guided:

@@ -25,8 +25,6 @@ def order_sys_path() -> None:
 def put_comfyui_first(comfyui: Path) -> None:
     foreign = sys.modules.get("nodes")
     if foreign is not None and Path(getattr(foreign, "__file__", None) or "/").parent != comfyui:
-        raise RuntimeError(
-            "a test imported the checkout's folder `nodes` under ComfyUI's name; use support.pack"
-        )
+        raise RuntimeError("a test imported the checkout's folder `nodes` under ComfyUI's name; use support.pack")
     if str(comfyui) not in sys.path:
         sys.path.insert(0, str(comfyui))

@@ -39,9 +39,7 @@ def wan_dit(
         weights[f"{name}.weight"] = random.normal(outputs, inputs) * (gain / math.sqrt(inputs))
         weights[f"{name}.bias"] = random.normal(outputs) * 0.02
 
-    weights["patch_embedding.weight"] = random.normal(width, channels, *PATCH) / math.sqrt(
-        channels * patch_size
-    )
+    weights["patch_embedding.weight"] = random.normal(width, channels, *PATCH) / math.sqrt(channels * patch_size)
     weights["patch_embedding.bias"] = torch.zeros(width)
     for name, inputs in (("text_embedding", TEXT_WIDTH), ("time_embedding", FREQUENCIES)):
         linear(f"{name}.0", width, inputs)

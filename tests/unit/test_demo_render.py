@@ -23,9 +23,7 @@ def test_same_seed_same_video(video: torch.Tensor) -> None:
 
 
 def test_the_object_moves_and_stays_in_the_picture() -> None:
-    indices = torch.tensor(
-        [SCENE.changed(motion=m).indices() for m in ("left", "right", "up", "down", "still")]
-    )
+    indices = torch.tensor([SCENE.changed(motion=m).indices() for m in ("left", "right", "up", "down", "still")])
     areas = object_area(parameters(indices, torch.Generator().manual_seed(1))).float()
     weights = areas / areas.sum((2, 3), keepdim=True)
     line = torch.arange(32.0)

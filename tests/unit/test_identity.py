@@ -55,16 +55,12 @@ def test_a_digest_is_the_same_in_another_process() -> None:
         HardKey.of({"b": "2", "a": "1"}).digest,
     )
     environ = {"PYTHONPATH": str(ROOT), "PYTHONHASHSEED": "7", "OMP_NUM_THREADS": "1"}
-    run = subprocess.run(
-        [sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=True
-    )
+    run = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=True)
     assert tuple(run.stdout.split()) == expected
 
 
 @given(st.lists(st.floats(-10, 10, width=16), min_size=1, max_size=12), st.sampled_from(DTYPES), st.data())
-def test_a_tensor_digest_sees_every_value(
-    values: list[float], dtype: torch.dtype, data: st.DataObject
-) -> None:
+def test_a_tensor_digest_sees_every_value(values: list[float], dtype: torch.dtype, data: st.DataObject) -> None:
     tensor = torch.tensor(values).to(dtype)
     at = data.draw(st.integers(0, len(values) - 1))
     other = tensor.clone()
@@ -135,9 +131,7 @@ def test_pooled_text_ignores_padding_rows() -> None:
 
 @given(st.integers(1, 6), st.integers(1, 16), st.sampled_from([torch.float32, torch.float16, torch.bfloat16]))
 def test_pooled_text_has_unit_length_and_float32(tokens: int, width: int, dtype: torch.dtype) -> None:
-    pooled = pooled_text(
-        torch.rand(1, tokens, width, generator=torch.Generator().manual_seed(1)).to(dtype) + 0.1
-    )
+    pooled = pooled_text(torch.rand(1, tokens, width, generator=torch.Generator().manual_seed(1)).to(dtype) + 0.1)
     assert pooled.dtype == torch.float32 and pooled.shape == (width,)
     torch.testing.assert_close(pooled.norm(), torch.tensor(1.0))
 

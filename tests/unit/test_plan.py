@@ -48,9 +48,7 @@ def test_probe_reuse_and_refine_partition_the_steps(n, s, probe, refine, multist
 
 
 @given(steps, shift, percent, percent, st.booleans())
-def test_a_schedule_is_refused_only_if_fewer_than_two_reuse_steps_remain(
-    n, s, probe, refine, multistep
-) -> None:
+def test_a_schedule_is_refused_only_if_fewer_than_two_reuse_steps_remain(n, s, probe, refine, multistep) -> None:
     schedule = Schedule.of(sigmas(n, s), probe, refine, multistep)
     if schedule is None:
         dense = max(1, n * probe / 100) + max(2 if multistep else 1, n * refine / 100)
@@ -126,9 +124,7 @@ def test_predicted_work_lies_above_zero_up_to_one_and_grows_with_the_region(n, p
 def test_predicted_work_falls_with_the_guidance_interval() -> None:
     schedule = Schedule.of(sigmas(20, 8.0), 10.0, 6.0, False)
     shape = ModelShape((16, 5, 16, 16), (1, 2, 2), 4, 256, 256, 16)
-    work = [
-        predicted_work(schedule, shape, LayerWindow(1, 3), 0.3, interval, True) for interval in (1, 2, 4, 8)
-    ]
+    work = [predicted_work(schedule, shape, LayerWindow(1, 3), 0.3, interval, True) for interval in (1, 2, 4, 8)]
     assert work == sorted(work, reverse=True) and work[0] > work[1]
 
 

@@ -1,5 +1,6 @@
 """Report: plain data for files and one line for people."""
 
+import dataclasses
 import json
 import time
 
@@ -28,9 +29,7 @@ def a_hit() -> Report:
     )
 
 
-@pytest.mark.parametrize(
-    "report", [Report(), a_hit(), Report(decision=Decision.DECLINED, reason=Reason.of(Code.OFF))]
-)
+@pytest.mark.parametrize("report", [Report(), a_hit(), Report(decision=Decision.DECLINED, reason=Reason.of(Code.OFF))])
 def test_a_report_is_plain_json_and_has_a_version(report: Report) -> None:
     data = json.loads(json.dumps(report.to_dict(), allow_nan=False))
     assert data["version"] == 1
@@ -49,7 +48,7 @@ def test_the_report_of_a_hit_tells_its_donor_its_distances_and_its_thresholds() 
     assert data["donor"]["similarity"] == 0.97
     assert data["donor"]["age_seconds"] == pytest.approx(7300, abs=1)
     assert data["discrepancies"] == {"representation": 0.01, "residual": None, "dynamics": 0.2, "state": 0.3}
-    assert data["thresholds"] == {"representation": 0.05, "residual": 0.5, "dynamics": 1.0, "state": 0.25}
+    assert data["thresholds"] == dataclasses.asdict(GateOptions())
 
 
 def test_a_report_without_a_donor_has_none() -> None:

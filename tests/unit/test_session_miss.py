@@ -22,9 +22,7 @@ def options(mode: str = "read+write", **parts) -> Options:
     return Options(store=StoreOptions(mode=mode), **parts)
 
 
-def session(
-    host: FakeHost, root: Path, prompt: torch.Tensor, chosen: Options | None = None, **key: str
-) -> Session:
+def session(host: FakeHost, root: Path, prompt: torch.Tensor, chosen: Options | None = None, **key: str) -> Session:
     chosen = chosen or options()
     return Session(host.request(prompt, **key), chosen, Store(root, chosen.store))
 
@@ -98,9 +96,7 @@ def test_a_region_over_the_allowed_share_is_a_miss(tmp_path: Path) -> None:
     host = FakeHost()
     run(host, tmp_path, PROMPT)
     probe = ProbeOptions(min_text_similarity=-1.0)
-    chosen = options(
-        gate=WIDE_GATE, probe=probe, reuse=ReuseOptions(region_threshold=0.01, max_region_percent=5.0)
-    )
+    chosen = options(gate=WIDE_GATE, probe=probe, reuse=ReuseOptions(region_threshold=0.01, max_region_percent=5.0))
     one, result = run(host, tmp_path, UNRELATED, chosen)
     assert (one.report.decision, one.report.reason.code) == (Decision.MISS, Code.REGION_TOO_LARGE)
     assert torch.equal(result, host.dense(UNRELATED))
@@ -188,9 +184,7 @@ def test_a_run_that_ended_early_is_not_stored_even_if_it_is_committed(tmp_path: 
 
 
 @pytest.mark.parametrize("at", [0, 1, 2, 9, 19])
-def test_a_miss_that_is_told_to_go_dense_stores_nothing_and_stays_bit_identical(
-    tmp_path: Path, at: int
-) -> None:
+def test_a_miss_that_is_told_to_go_dense_stores_nothing_and_stays_bit_identical(tmp_path: Path, at: int) -> None:
     host = FakeHost(before_step=lambda one, step: step == at and one.go_dense(Reason.of(Code.OUT_OF_MEMORY)))
     one, result = run(host, tmp_path, PROMPT)
     assert torch.equal(result, host.dense(PROMPT))

@@ -25,9 +25,7 @@ HEAVY_AT_IMPORT = {"torch", "numpy", "faiss", "triton", "safetensors"}
 
 def shipped() -> list[Path]:
     """Python files of the registry archive: everything but what .comfyignore leaves out."""
-    ignored = [
-        line.strip().rstrip("/") for line in (ROOT / ".comfyignore").read_text().splitlines() if line.strip()
-    ]
+    ignored = [line.strip().rstrip("/") for line in (ROOT / ".comfyignore").read_text().splitlines() if line.strip()]
     found = []
     for path in sorted(ROOT.rglob("*.py")):
         parts = path.relative_to(ROOT).parts
@@ -116,9 +114,7 @@ def test_faiss_and_triton_are_imported_only_where_they_are_used() -> None:
         assert not {"faiss", "triton"} & set(imported(top)), relative(path)
 
 
-@pytest.mark.parametrize(
-    "path", [p for p in shipped() if "demo" not in p.relative_to(ROOT).parts], ids=relative
-)
+@pytest.mark.parametrize("path", [p for p in shipped() if "demo" not in p.relative_to(ROOT).parts], ids=relative)
 def test_a_shipped_file_holds_one_idea(path: Path) -> None:
     limit = 300 if path.parent.name == "nodes" else 400
     assert len(path.read_text(encoding="utf-8").splitlines()) <= limit

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
+
 from scripts.graphs import OURS, SAVED_LATENT, STOCK, WORKFLOW, DemoGraph, only_node
 from scripts.testbed.server import ComfyServer
 from scripts.testbed.workflow import load_workflow

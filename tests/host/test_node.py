@@ -1,0 +1,148 @@
+"""CarnatorReuseSampler as ComfyUI calls it, without a front end."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from support.pack import pack_module
+
+NAMES = ("region_threshold", "max_region_percent", "window_start_percent", "window_end_percent")
+
+
+@pytest.fixture
+def node(pack, tmp_path: Path):
+    """The node class; its store and its pictures go to tmp_path."""
+    import folder_paths
+
+    user, temp = folder_paths.get_user_directory(), folder_paths.get_temp_directory()
+    folder_paths.set_user_directory(str(tmp_path / "user"))
+    folder_paths.set_temp_directory(str(tmp_path / "temp"))
+    (tmp_path / "temp").mkdir()
+    yield pack_module("nodes.reuse_sampler").CarnatorReuseSampler
+    folder_paths.set_user_directory(user)
+    folder_paths.set_temp_directory(temp)
+
+
+def execute(node, tiny, call, reuse: bool = True, **changes):
+    values = {
+        "model": tiny.model, "seed": call.seed, "steps": call.steps, "cfg": call.cfg,
+        "sampler_name": call.sampler, "scheduler": call.scheduler, "positive": call.positive,
+        "negative": call.negative, "latent_image": {"samples": torch.zeros(1, 16, *call.size)},
+        "denoise": call.denoise, "reuse": reuse, "region_threshold": 0.12, "max_region_percent": 60.0,
+        "window_start_percent": 20.0, "window_end_percent": 83.0, "guidance_interval": 2, "refine_percent": 6.0,
+    }  # fmt: skip
+    with torch.inference_mode():
+        return node.execute(**{**values, **changes})
+
+
+def entries(tmp_path: Path) -> list[Path]:
+    return [path for path in tmp_path.rglob("entries/*") if path.is_dir()]
+
+
+def test_off_is_ksampler_and_touches_no_store(node, tiny, tmp_path: Path) -> None:
+    latent, report, mask = execute(node, tiny, tiny.call, reuse=False).result
+    assert torch.equal(latent["samples"], tiny.call(tiny.model))
+    assert (report["decision"], report["reason_code"]) == ("off", "off")
+    assert mask.shape == (1, 8, 8) and bool((mask == 1).all())
+    assert entries(tmp_path) == []
+
+
+def test_the_first_run_is_ksampler_and_is_stored(node, tiny, tmp_path: Path) -> None:
+    latent, report, mask = execute(node, tiny, tiny.call).result
+    assert torch.equal(latent["samples"], tiny.call(tiny.model))
+    assert (report["decision"], report["reason_code"]) == ("miss", "store_empty")
+    assert mask.shape == (1, 8, 8) and bool((mask == 1).all())
+    (entry,) = entries(tmp_path)
+    assert entry.name == report["entry_id"]
+
+
+def test_the_store_lies_in_a_system_folder_that_is_not_served(node, tiny, tmp_path: Path) -> None:
+    execute(node, tiny, tiny.call)
+    (entry,) = entries(tmp_path)
+    parts = entry.relative_to(tmp_path / "user").parts
+    assert parts[0].startswith("__"), parts
+    assert parts[1:-1] == ("stores", "default", "entries")
+
+
+def test_the_second_run_is_a_hit_with_a_mask_a_picture_and_a_status(node, tiny, far, tmp_path: Path) -> None:
+    first = execute(node, tiny, tiny.call).result[0]["samples"]
+    output = execute(node, tiny, tiny.call)
+    latent, report, mask = output.result
+    assert report["decision"] == "hit"
+    assert far(latent["samples"], first) < 2e-3
+    assert mask.shape == (3, 8, 8) and mask.dtype == torch.float32 and not bool(mask.any())
+    ui = output.ui
+    assert ui["text"][0].startswith("hit") and ui["carnator"] == [report]
+    (picture,) = ui["images"]
+    assert (tmp_path / "temp" / picture["subfolder"] / picture["filename"]).stat().st_size > 100
+
+
+def test_the_mask_of_a_partial_hit_lies_between_zero_and_one(node, tiny, tmp_path: Path) -> None:
+    call = tiny.call.but(size=(3, 16, 16), steps=12)
+    gate = pack_module("carnator_core.options").GateOptions(1e3, 1e3, 1e3, 1e3)
+    execute(node, tiny, call)
+    near = call.but(positive=tiny.near(call.positive, 0.2))
+    _, report, mask = execute(node, tiny, near, region_threshold=0.14, max_region_percent=100.0, gate=gate).result
+    assert report["decision"] == "hit", report["reason"]
+    assert mask.shape == (3, 16, 16)
+    assert mask.min() >= 0.0 and mask.max() <= 1.0 and 0.0 < float(mask.mean()) < 1.0
+    assert float(mask.mean()) == pytest.approx(report["region_share"], abs=1e-5)
+
+
+def test_a_declined_latent_of_any_shape_still_gives_all_outputs(node, tiny) -> None:
+    latent = {"samples": torch.zeros(2, 16, 3, 8, 8)}
+    result, report, mask = execute(node, tiny, tiny.call, latent_image=latent).result
+    assert result["samples"].shape == (2, 16, 3, 8, 8)
+    assert (report["decision"], report["reason_code"]) == ("declined", "unsupported_latent")
+    assert mask.shape == (1, 8, 8)
+
+
+def test_the_report_is_json(node, tiny) -> None:
+    execute(node, tiny, tiny.call)
+    for call in (tiny.call, tiny.call.but(seed=99), tiny.call.but(steps=2)):
+        report = execute(node, tiny, call).result[1]
+        assert json.loads(json.dumps(report, allow_nan=False))["decision"] == report["decision"]
+
+
+def test_linked_options_are_used(node, tiny, tmp_path: Path) -> None:
+    options = pack_module("carnator_core.options")
+    execute(node, tiny, tiny.call, store=options.StoreOptions(name="mine"))
+    assert [path.parts[-3] for path in entries(tmp_path)] == ["mine"]
+    strict = options.GateOptions(0.0, 0.0, 0.0, 0.0)
+    near = tiny.call.but(positive=tiny.near(tiny.call.positive, 0.5))
+    store, probe = options.StoreOptions(name="mine"), options.ProbeOptions(min_text_similarity=-1.0)
+    report = execute(node, tiny, near, store=store, probe=probe, gate=strict).result[1]
+    assert report["reason_code"] == "gate_rejected"
+    assert report["thresholds"] == {"representation": 0, "residual": 0, "dynamics": 0, "state": 0}
+
+
+def test_impossible_settings_are_a_clear_error(node, tiny) -> None:
+    with pytest.raises(ValueError, match="layer window"):
+        execute(node, tiny, tiny.call, window_start_percent=90.0, window_end_percent=10.0)
+
+
+def test_every_input_of_every_node_has_a_tooltip_and_every_node_a_description(pack) -> None:
+    from support.pack import node_classes
+
+    for name, cls in node_classes().items():
+        schema = cls.GET_SCHEMA()
+        assert name.startswith("Carnator") and schema.description, name
+        for item in schema.inputs:
+            assert item.tooltip and len(item.tooltip) > 10, (name, item.id)
+
+
+def test_the_samplers_inputs_begin_with_those_of_ksampler(node) -> None:
+    import nodes
+
+    required = nodes.KSampler.INPUT_TYPES()["required"]
+    found = [item.id for item in node.GET_SCHEMA().inputs]
+    assert found[: len(required)] == list(required)
+
+
+def test_widget_defaults_are_the_engines_defaults(node) -> None:
+    default = pack_module("carnator_core.options").ReuseOptions()
+    inputs = {item.id: item for item in node.GET_SCHEMA().inputs}
+    for name in (*NAMES, "guidance_interval", "refine_percent"):
+        assert inputs[name].default == getattr(default, name), name

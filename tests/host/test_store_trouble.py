@@ -1,0 +1,90 @@
+"""Trouble with the store never reaches a video and never stops a run."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+FILES = ["signature.safetensors", "trajectory.safetensors"]
+
+
+def quarantined(root: Path) -> list[str]:
+    return sorted(item.name.rpartition("-")[0] for item in (root / "default" / "quarantine").iterdir())
+
+
+def flip(path: Path, at: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[at] ^= 0x10
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("sampler", ["euler", "uni_pc"])
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("damage", ["a bit of the data", "a bit of the header", "half of the file", "all of it"])
+def test_a_corrupt_entry_gives_a_bit_identical_dense_run_and_is_set_aside(
+    tiny, tmp_path: Path, stored, damage: str, name: str, sampler: str
+) -> None:
+    call = tiny.call.but(sampler=sampler)
+    stock, _ = tiny.reuse(tmp_path, call)
+    (entry,) = stored(tmp_path)
+    path = tmp_path / "default" / "entries" / entry / name
+    if damage == "a bit of the data":
+        flip(path, -100)
+    elif damage == "a bit of the header":
+        flip(path, 20)
+    elif damage == "half of the file":
+        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    else:
+        path.write_bytes(b"")
+    result, run = tiny.reuse(tmp_path, call)
+    assert torch.equal(result, stock)
+    assert run.report.decision.value == "miss"
+    assert quarantined(tmp_path) == [entry]
+    assert stored(tmp_path) == [run.report.entry_id], "the dense run takes its place"
+
+
+def test_an_artist_is_told_that_an_entry_was_corrupt(tiny, tmp_path: Path, stored) -> None:
+    tiny.reuse(tmp_path, tiny.call)
+    (entry,) = stored(tmp_path)
+    flip(tmp_path / "default" / "entries" / entry / "trajectory.safetensors", -100)
+    _, run = tiny.reuse(tmp_path, tiny.call)
+    assert run.report.reason.code.value == "entry_corrupt"
+    assert "checksum" in run.report.status()
+
+
+def test_an_entry_that_vanishes_during_the_probe_gives_a_dense_run(tiny, tmp_path: Path, stored) -> None:
+    stock, _ = tiny.reuse(tmp_path, tiny.call)
+    entries = tmp_path / "default" / "entries"
+    hook = tiny.model.model.diffusion_model.blocks[0].register_forward_pre_hook(
+        lambda module, args: shutil.rmtree(entries / stored(tmp_path)[0]) if stored(tmp_path) else None
+    )
+    try:
+        result, run = tiny.reuse(tmp_path, tiny.call)
+    finally:
+        hook.remove()
+    assert torch.equal(result, stock)
+    assert run.report.decision.value == "miss"
+
+
+def test_a_store_that_cannot_be_made_gives_a_dense_run(tiny, tmp_path: Path) -> None:
+    """A read-only or full disk must cost the reuse, not the video."""
+    (tmp_path / "occupied").write_text("a file where the folder of all stores should be")
+    stock = tiny.call(tiny.model)
+    result, run = tiny.reuse(tmp_path / "occupied", tiny.call)
+    assert torch.equal(result, stock)
+    assert run.report.decision.value in ("miss", "declined")
+
+
+def test_a_store_that_disappears_during_the_run_costs_only_the_donor(tiny, tmp_path: Path) -> None:
+    stock = tiny.call(tiny.model)
+    root = tmp_path / "stores"
+    hook = tiny.model.model.diffusion_model.blocks[3].register_forward_pre_hook(
+        lambda module, args: shutil.rmtree(root, ignore_errors=True)
+    )
+    try:
+        result, run = tiny.reuse(root, tiny.call)
+    finally:
+        hook.remove()
+    assert torch.equal(result, stock)
+    assert run.report.entry_id is None and "not stored" in run.report.status()
