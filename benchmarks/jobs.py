@@ -8,6 +8,7 @@ import sys
 import tempfile
 import time
 from argparse import Namespace
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -38,12 +39,12 @@ def run_job(install: Install, options: Namespace) -> int:
     install.scratch.mkdir(exist_ok=True)
     say(f"{len(requests)} requests of the stream {options.what}, {options.steps} steps, on {device}")
     with ExitStack() as stack:
-        servers = [_start(install, stack) for _ in range(options.servers)]
-        runners = [StreamRunner(server, options.steps) for server in servers]
-        for runner in runners:
-            runner.stock(requests[0])  # loading the model counts for nobody
+        with ThreadPoolExecutor(options.servers) as pool:
+            runners = list(pool.map(lambda _: _start(install, stack, options.steps), range(options.servers)))
+            # Loading the model counts for nobody.
+            list(pool.map(lambda runner: runner.stock(requests[0]), runners))
         if options.what == "tune":
-            result = _tune(options, servers[0], runners[0], requests, scorer)
+            result = _tune(options, runners[0], requests, scorer)
         else:
             result = report.measure(runners, requests, scorer, options.seconds)
     result = {**_provenance(options, device), **result}
@@ -55,15 +56,16 @@ def run_job(install: Install, options: Namespace) -> int:
     return 0
 
 
-def _start(install: Install, stack: ExitStack) -> ComfyServer:
+def _start(install: Install, stack: ExitStack, steps: int) -> StreamRunner:
     base = stack.enter_context(tempfile.TemporaryDirectory(dir=install.scratch, prefix="bench-"))
-    return stack.enter_context(ComfyServer(install, Path(base), cpu=not has_accelerator()))
+    server = stack.enter_context(ComfyServer(install, Path(base), cpu=not has_accelerator()))
+    return StreamRunner(server, steps)
 
 
-def _tune(options: Namespace, server: ComfyServer, runner: StreamRunner, requests: list, scorer: LatentScorer) -> dict:
+def _tune(options: Namespace, runner: StreamRunner, requests: list, scorer: LatentScorer) -> dict:
     settings = json.loads(options.settings.read_text()) if options.settings else TUNE_SETTINGS
     dense = tune.dense_pass(runner, requests)
-    differences = tune.differences(server, requests, dense)
+    differences = tune.differences(runner.server, requests, dense)
     say(tune.difference_table(differences))
     found = tune.variants(runner, requests, dense, scorer, settings)
     return {"settings": settings, "differences": differences, "records": found}

@@ -93,7 +93,7 @@ class ReuseOptions:
     window_start_percent: float = 20.0
     window_end_percent: float = 83.0
     guidance_interval: int = 2
-    refine_percent: float = 6.0
+    refine_percent: float = 5.0
 
     def __post_init__(self) -> None:
         _require(self.region_threshold >= 0.0, f"region threshold must be 0 or more, got {self.region_threshold}")

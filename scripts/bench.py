@@ -21,7 +21,7 @@ from scripts.testbed.console import run_main
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("tune", "report"))
+    parser.add_argument("what", choices=("tune", "report", "tables"))
     parser.add_argument("--clusters", type=int, help="only the first N clusters of the stream")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--out", type=Path, help="JSON file (default: benchmarks/results/demo_WHAT_DEVICE.json)")
@@ -31,6 +31,11 @@ def main() -> int:
     parser.add_argument("--commit", help="state this commit in the results (default: asks git)")
     add_arguments(parser)
     options = parser.parse_args()
+    if options.what == "tables":
+        from benchmarks.tables import write_tables
+
+        write_tables()
+        return 0
     install = enter(options.comfyui, options.python)
 
     from benchmarks.jobs import run_job  # only here: torch and the rest exist inside the environment

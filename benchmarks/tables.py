@@ -1,0 +1,85 @@
+"""Writes the tables of the documentation from the JSON files under ``results/``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from .summary import markdown
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+DOCS = ROOT / "docs" / "benchmarks.md"
+README = ROOT / "README.md"
+START, END = "<!-- benchmarks:start -->", "<!-- benchmarks:end -->"
+
+INTRODUCTION = """# Benchmarks
+
+Made by `python3 scripts/bench.py tables` from the files under `benchmarks/results/`; do not edit by hand.
+
+**Data.** The demo world (`demo/README.md`): an 8-million-parameter Wan 2.1 trained on synthetic scenes, 256×256×17,
+euler, 20 steps, CFG 5. Thresholds were chosen on the stream *tune* and are reported on the stream *report*; exact
+repeats of an earlier request are left out. Nothing here was measured on released Wan weights.
+
+**Columns.** *right*, *stock_right*: share of the prompt's attributes that the scorer finds in the video of the hits
+and in KSampler's video for the same prompts. *unsafe*: hits that lost an attribute which stock shows. *region*: median
+share of the video computed, averaged over the reuse steps. *speedup*: median over hits of KSampler's seconds over ours
+for the sampling node, both in one server, in alternating order.
+"""
+
+SUMMARY_NAMES = {
+    "requests": "requests",
+    "hits": "hits",
+    "hit_share_of_variations": "hits among variations",
+    "right_on_hits": "attributes right on hits",
+    "stock_right_on_hits": "the same, KSampler",
+    "unsafe_hits": "unsafe hits",
+    "unsafe_share": "unsafe share",
+    "median_hit_speedup": "median speed-up of hits",
+    "workload_speedup": "speed-up of the whole stream, misses included",
+    "own_share_of_a_miss": "time inside Carnator on a miss",
+}
+
+
+def section(title: str, result: dict[str, Any]) -> str:
+    summary = [{"": SUMMARY_NAMES[name], "value": value} for name, value in result["summary"].items()]
+    origin = f"`{result['command']}`, commit {result['commit'][:9]}, {result['device']}, {result['date']}"
+    if result["servers"] > 1:
+        origin += f". {result['servers']} servers shared the device, so each was slower than alone"
+    return f"## {title}\n\n{origin}.\n\n{markdown(summary)}\n\n{markdown(result['by_kind'])}\n"
+
+
+def short(results: dict[str, dict[str, Any]]) -> str:
+    """The few numbers of the README."""
+    lines = []
+    for device, result in results.items():
+        kinds = {row["kind"]: row for row in result["by_kind"]}
+        summary = result["summary"]
+        lines.append(
+            {
+                "demo world, stream *report*": device,
+                "requests": summary["requests"],
+                "hits": summary["hits"],
+                "speed-up, rewordings": kinds["reword"]["speedup"],
+                "speed-up, local edits": kinds["local edits"]["speedup"],
+                "attributes right (KSampler)": f"{summary['right_on_hits']:.1%} ({summary['stock_right_on_hits']:.1%})",
+                "unsafe hits": f"{summary['unsafe_share']:.1%}",
+            }
+        )
+    return markdown(lines)
+
+
+def write_tables() -> None:
+    """Rewrite docs/benchmarks.md and the table of the README."""
+    results = {}
+    for device in ("gpu", "cpu"):
+        path = RESULTS / f"demo_report_{device}.json"
+        if path.is_file():
+            result = json.loads(path.read_text(encoding="utf-8"))
+            results[result["device"]] = result
+    sections = [section(f"Stream report on {device}", result) for device, result in results.items()]
+    DOCS.write_text("\n".join([INTRODUCTION, *sections]), encoding="utf-8")
+    text = README.read_text(encoding="utf-8")
+    before, rest = text.split(START)
+    README.write_text(f"{before}{START}\n{short(results)}\n{END}{rest.split(END)[1]}", encoding="utf-8")
