@@ -21,7 +21,7 @@ from scripts.testbed.environment import ROOT
 from scripts.testbed.server import ComfyServer, has_accelerator
 
 from . import report, tune
-from .scoring import LatentScorer
+from .scoring import LatentScorer, make_scorer
 from .stream_run import StreamRunner, load_stream
 
 RESULTS = ROOT / "benchmarks" / "results"
@@ -33,9 +33,9 @@ TUNE_SETTINGS = {
 
 
 def run_job(install: Install, options: Namespace) -> int:
-    requests = load_stream(options.what, options.clusters)
+    requests = load_stream(options.what, options.clusters, options.skip)
     device = torch.cuda.get_device_name() if has_accelerator() else "CPU"
-    scorer = LatentScorer(install.comfyui, ROOT)
+    scorer = make_scorer(options.scoring, install.comfyui, ROOT)
     install.scratch.mkdir(exist_ok=True)
     say(f"{len(requests)} requests of the stream {options.what}, {options.steps} steps, on {device}")
     with ExitStack() as stack:
@@ -85,4 +85,6 @@ def _provenance(options: Namespace, device: str) -> dict[str, Any]:
         "torch": torch.__version__,
         "date": time.strftime("%Y-%m-%d"),
         "steps": options.steps,
+        "scoring": options.scoring,
+        "threads": torch.get_num_threads(),
     }

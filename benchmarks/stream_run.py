@@ -32,13 +32,13 @@ class StreamRequest:
     base: str | None
 
 
-def load_stream(name: str, clusters: int | None = None) -> list[StreamRequest]:
-    """Requests in arrival order, of the first ``clusters`` clusters.
+def load_stream(name: str, clusters: int | None = None, skip: int = 0) -> list[StreamRequest]:
+    """Requests in arrival order, of ``clusters`` clusters (all if None) after the first ``skip``.
 
     Exact repeats of an earlier request are left out: ComfyUI itself answers them, and they would flatter us.
     """
     items = json.loads((STREAMS / f"{name}.json").read_text(encoding="utf-8"))
-    wanted = list(dict.fromkeys(item["cluster"] for item in items))[:clusters]
+    wanted = list(dict.fromkeys(item["cluster"] for item in items))[skip:][:clusters]
     first = {(item["prompt"], item["seed"]): item for item in reversed(items) if item["cluster"] in wanted}
     return [StreamRequest(**{**item, "scene": Scene(**item["scene"])}) for item in items if item in first.values()]
 

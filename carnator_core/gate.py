@@ -2,8 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from .options import GateOptions
 from .signature import FAMILIES, Discrepancies
+
+NEAR_EMPTY_SHARE = 0.05
+
+
+def thresholds_for(share: float, options: GateOptions) -> GateOptions:
+    """The thresholds that hold for a region of this share of the tokens: stricter where it is near-empty."""
+    if share >= NEAR_EMPTY_SHARE:
+        return options
+    strict = min(options.representation, options.near_empty_representation)
+    return dataclasses.replace(options, representation=strict)
 
 
 def exceeded(found: Discrepancies, thresholds: GateOptions) -> list[str]:

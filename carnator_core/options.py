@@ -58,14 +58,17 @@ class ProbeOptions:
 class GateOptions:
     """Thresholds τ of the four discrepancies; a donor is accepted only if each one is at or below its own.
 
-    The defaults were read off the *tune* stream of the demo world (see docs/demo_world.md); other models need
-    their own.
+    A near-empty region means that the early predictions agree, which is also what a change that shows late looks
+    like. It is trusted only if the representation agrees as closely as it does between two wordings of one scene.
+
+    The defaults were read off the stream *tune* of the demo world; other models need their own.
     """
 
-    representation: float = 0.06
-    residual: float = 0.6
+    representation: float = 0.04
+    residual: float = 0.5
     dynamics: float = 2.0
-    state: float = 0.09
+    state: float = 0.06
+    near_empty_representation: float = 0.0005
 
     def __post_init__(self) -> None:
         for f in dataclasses.fields(self):
@@ -88,8 +91,8 @@ class ReuseOptions:
         refine_percent: share of the steps at the end that is dense again.
     """
 
-    region_threshold: float = 0.2
-    max_region_percent: float = 70.0
+    region_threshold: float = 0.15
+    max_region_percent: float = 65.0
     window_start_percent: float = 20.0
     window_end_percent: float = 83.0
     guidance_interval: int = 2

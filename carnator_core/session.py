@@ -23,9 +23,9 @@ from dataclasses import dataclass, field
 import torch
 
 from . import evidence
-from .gate import exceeded, explain
+from .gate import exceeded, explain, thresholds_for
 from .identity import HardKey, digest
-from .options import Options
+from .options import GateOptions, Options
 from .plan import LayerWindow, ModelShape, Schedule, StepKind, StepPlan, predicted_work
 from .reasons import Code, Decision, Reason
 from .recall import Candidate, nearest_other_key, rank
@@ -35,6 +35,9 @@ from .store.entry import EntryError, EntryInfo, Trajectory
 from .store.folder import Store
 
 log = logging.getLogger("carnator")
+
+# Above this noise level layout and shapes are decided; guidance is not reused there.
+FRESH_GUIDANCE_SIGMA = 0.9
 
 
 @dataclass(frozen=True)
@@ -84,6 +87,7 @@ class _Verdict:
 
     candidate: Candidate
     found: Discrepancies
+    thresholds: GateOptions
     region: torch.Tensor
     rows: torch.Tensor
     share: float
@@ -154,7 +158,8 @@ class Session:
             return StepPlan(StepKind.CHECK, run_uncond=False, record_window=True)
         if self._donor.rows.numel() == 0:
             return StepPlan(StepKind.REPLAY, run_uncond=False)
-        due = guided and step - self._donor.residual_step >= self.options.reuse.guidance_interval
+        fragile = schedule.sigmas[step] >= FRESH_GUIDANCE_SIGMA
+        due = guided and (fragile or step - self._donor.residual_step >= self.options.reuse.guidance_interval)
         return StepPlan(StepKind.REGION, run_uncond=due)
 
     def replayed(self, step: int, like: torch.Tensor) -> torch.Tensor:
@@ -254,7 +259,7 @@ class Session:
             self.report.reason = nearest.refusal
 
     def _judge(self, candidate: Candidate) -> _Verdict | None:
-        reuse, gate, shape = self.options.reuse, self.options.gate, self.request.shape
+        reuse, shape = self.options.reuse, self.request.shape
         try:
             donor = self._store.signature(candidate.info.id)
             mine = self._capture.signature
@@ -267,6 +272,7 @@ class Session:
         region = evidence.evidence_region(difference, self._threshold(self.request.schedule.probe_end - 1))
         rows = evidence.region_rows(region, difference)
         share = rows.numel() / region.numel()
+        gate = thresholds_for(float(region.float().mean()), self.options.gate)
         allowed = reuse.max_region_percent / 100
         found = discrepancies(mine, donor, evidence.replayed_tokens(difference, region, allowed))
         work = predicted_work(
@@ -280,7 +286,7 @@ class Session:
             refusal = Reason.of(Code.NO_SAVING, predicted=work)
         else:
             refusal = None
-        return _Verdict(candidate, found, region, rows, share, work, refusal)
+        return _Verdict(candidate, found, gate, region, rows, share, work, refusal)
 
     def _accept(self, verdict: _Verdict, device: torch.device) -> bool:
         schedule, info = self.request.schedule, verdict.candidate.info
@@ -301,6 +307,7 @@ class Session:
     def _show(self, verdict: _Verdict) -> None:
         report, info = self.report, verdict.candidate.info
         report.discrepancies, report.region_share = verdict.found, verdict.share
+        report.thresholds = verdict.thresholds
         report.predicted_work, report.similarity = verdict.work, verdict.candidate.similarity
         report.donor_id, report.donor_created, report.donor_prompt = info.id, info.created, info.prompt
 

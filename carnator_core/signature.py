@@ -63,6 +63,8 @@ def pool(volume: torch.Tensor) -> torch.Tensor:
 
 def compact(volume: torch.Tensor) -> torch.Tensor:
     """float16 on the CPU; values beyond its range are clamped rather than turned into infinities."""
+    if volume.dtype == torch.float16 and volume.device.type == "cpu":
+        return volume
     limit = torch.finfo(torch.float16).max
     return volume.detach().float().clamp(-limit, limit).to(torch.float16).cpu()
 

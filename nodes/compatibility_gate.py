@@ -6,14 +6,14 @@ from ..carnator_core.options import GateOptions
 from .types import CATEGORY, GateLink
 
 
-def _threshold(name: str, meaning: str, maximum: float) -> io.Float.Input:
+def _threshold(name: str, meaning: str, maximum: float, step: float = 0.001) -> io.Float.Input:
     default = getattr(GateOptions(), name)
     return io.Float.Input(
         name,
         default=default,
         min=0.0,
         max=maximum,
-        step=0.001,
+        step=step,
         round=0.0001,
         tooltip=f"{meaning} 0 = accept equal requests only; higher accepts more and risks more. Default {default:g}, "
         "read off the demo model; other models need their own value (the report shows what was measured).",
@@ -33,10 +33,18 @@ class CarnatorCompatibilityGate(io.ComfyNode):
                 _threshold("residual", "What the prompt adds to the prediction: 1 − cosine.", 2.0),
                 _threshold("dynamics", "How the prediction moves during the probe: relative difference.", 10.0),
                 _threshold("state", "Predicted video, worst frame: RMS difference in latent units.", 10.0),
+                _threshold(
+                    "near_empty_representation",
+                    "Like representation, where less than 5 % of the video differs: only rewordings agree so closely.",
+                    2.0,
+                    step=0.0001,
+                ),
             ],
             outputs=[GateLink.Output("gate", tooltip="For the Reuse Sampler.")],
         )
 
     @classmethod
-    def execute(cls, representation: float, residual: float, dynamics: float, state: float) -> io.NodeOutput:
-        return io.NodeOutput(GateOptions(representation, residual, dynamics, state))
+    def execute(
+        cls, representation: float, residual: float, dynamics: float, state: float, near_empty_representation: float
+    ) -> io.NodeOutput:
+        return io.NodeOutput(GateOptions(representation, residual, dynamics, state, near_empty_representation))

@@ -22,7 +22,9 @@ from scripts.testbed.console import run_main
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("tune", "report", "tables"))
-    parser.add_argument("--clusters", type=int, help="only the first N clusters of the stream")
+    parser.add_argument("--clusters", type=int, help="only N clusters of the stream")
+    parser.add_argument("--skip", type=int, default=0, help="leave out the first N clusters")
+    parser.add_argument("--scoring", choices=("vae", "codec"), default="vae", help="what decodes videos for the scorer")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--out", type=Path, help="JSON file (default: benchmarks/results/demo_WHAT_DEVICE.json)")
     parser.add_argument("--seconds", type=float, help="report: start no further cluster after this time")

@@ -97,7 +97,7 @@ class TinyHost:
         return Options(
             StoreOptions(mode=store),
             ProbeOptions(min_text_similarity=min_text_similarity),
-            GateOptions(gate, gate, gate, gate),
+            GateOptions(gate, gate, gate, gate, gate),
             ReuseOptions(**reuse),
         )
 
