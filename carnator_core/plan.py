@@ -11,6 +11,8 @@ from .options import ReuseOptions
 # Where one conditional forward over all tokens re-estimates the region. What a prompt changes becomes visible at
 # different noise levels: layout first, moved and resized objects next, particles and texture last.
 CHECK_SIGMAS = (0.96, 0.94, 0.90, 0.82)
+# At and above this noise level layout and shapes are decided; guidance is not reused there.
+FRESH_GUIDANCE_SIGMA = 0.9
 
 
 @dataclass(frozen=True)
@@ -106,6 +108,10 @@ class Schedule:
     def reuse_steps(self) -> range:
         return range(self.probe_end, self.refine_start)
 
+    def keeps_guidance_fresh(self, step: int) -> bool:
+        """Whether the unconditional branch runs in this region step whatever the guidance interval."""
+        return self.sigmas[step] >= FRESH_GUIDANCE_SIGMA
+
     @classmethod
     def of(
         cls, sigmas: tuple[float, ...], probe_percent: float, refine_percent: float, multistep: bool
@@ -146,8 +152,10 @@ def predicted_work(
     """Share of a dense run's forwards that a hit is predicted to need (probe and refine included)."""
     branches = 2 if guided else 1
     dense_steps = schedule.steps - len(schedule.reuse_steps)
-    region_steps = len(schedule.reuse_steps) - len(schedule.checks)
-    uncond = 1 / interval if guided else 0.0
-    per_region_step = region_forward_cost(shape, window, share) * (1 + uncond) if share > 0 else 0.0
-    work = dense_steps * branches + len(schedule.checks) + region_steps * per_region_step
+    region_forwards = 0.0
+    for step in set(schedule.reuse_steps) - set(schedule.checks):
+        uncond = 1.0 if schedule.keeps_guidance_fresh(step) else 1 / interval
+        region_forwards += 1 + guided * uncond
+    forward = region_forward_cost(shape, window, share) if share > 0 else 0.0
+    work = dense_steps * branches + len(schedule.checks) + region_forwards * forward
     return work / (schedule.steps * branches)

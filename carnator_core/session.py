@@ -36,9 +36,6 @@ from .store.folder import Store
 
 log = logging.getLogger("carnator")
 
-# Above this noise level layout and shapes are decided; guidance is not reused there.
-FRESH_GUIDANCE_SIGMA = 0.9
-
 
 @dataclass(frozen=True)
 class Request:
@@ -158,8 +155,8 @@ class Session:
             return StepPlan(StepKind.CHECK, run_uncond=False, record_window=True)
         if self._donor.rows.numel() == 0:
             return StepPlan(StepKind.REPLAY, run_uncond=False)
-        fragile = schedule.sigmas[step] >= FRESH_GUIDANCE_SIGMA
-        due = guided and (fragile or step - self._donor.residual_step >= self.options.reuse.guidance_interval)
+        age = step - self._donor.residual_step
+        due = guided and (schedule.keeps_guidance_fresh(step) or age >= self.options.reuse.guidance_interval)
         return StepPlan(StepKind.REGION, run_uncond=due)
 
     def replayed(self, step: int, like: torch.Tensor) -> torch.Tensor:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carnator_core.gate import exceeded, explain
+from carnator_core.gate import exceeded, explain, thresholds_for
 from carnator_core.options import GateOptions
 from carnator_core.signature import FAMILIES, Discrepancies
 
@@ -45,3 +45,17 @@ def test_an_absent_family_does_not_stand_in_the_way(family: str) -> None:
 def test_the_explanation_names_the_family_its_value_and_its_threshold(family: str) -> None:
     text = explain(replace(AT_LIMITS, **{family: 0.75}), LIMITS)
     assert text == f"{family} (0.75 > {getattr(LIMITS, family):g})"
+
+
+def test_a_near_empty_region_is_trusted_only_if_the_representation_agrees_like_a_rewordings() -> None:
+    options = GateOptions()
+    late = Discrepancies(representation=0.001, residual=0.0, dynamics=0.0, state=0.0)
+    assert exceeded(late, thresholds_for(0.049, options)) == ["representation"]
+    assert exceeded(late, thresholds_for(0.05, options)) == []
+    wording = Discrepancies(representation=0.0003, residual=0.0, dynamics=0.0, state=0.0)
+    assert exceeded(wording, thresholds_for(0.0, options)) == []
+
+
+def test_near_empty_thresholds_never_loosen_what_the_artist_set() -> None:
+    strict = GateOptions(representation=0.0)
+    assert thresholds_for(0.0, strict).representation == 0.0
