@@ -90,6 +90,11 @@ class StepPlan:
     capture_hidden: bool = False
     record_window: bool = False
 
+    @property
+    def captures(self) -> bool:
+        """Whether carrying out this step takes memory of our own."""
+        return self.capture_hidden or self.record_window
+
 
 @dataclass(frozen=True)
 class Schedule:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
 from dataclasses import dataclass, field
 from typing import Any
@@ -41,7 +42,11 @@ class Report:
         data["version"] = REPORT_VERSION
         data["decision"] = self.decision.value
         data["reason_code"], data["reason"] = self.reason.code.value, self.reason.sentence
-        data["discrepancies"] = self.discrepancies and self.discrepancies.as_dict()
+        # NaN has no place in JSON; a distance that is not a number is as absent as one that does not exist.
+        found = self.discrepancies.as_dict() if self.discrepancies else None
+        data["discrepancies"] = found and {
+            k: v if v is not None and math.isfinite(v) else None for k, v in found.items()
+        }
         data["thresholds"] = self.thresholds and dataclasses.asdict(self.thresholds)
         data["donor"] = self.donor_id and {
             "id": data.pop("donor_id"),

@@ -18,7 +18,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -105,6 +105,8 @@ class Session:
         self._residual: torch.Tensor | None = None
         self._kinds: Counter[str] = Counter()
         self._give_up = False
+        self._has_reused = False
+        self._writes = options.store.mode != "read"
         self._heat = torch.zeros(request.shape.grid)
         self._candidates = self._recall()
 
@@ -120,6 +122,8 @@ class Session:
             report.reason = Reason.of(Code.STORE_EMPTY)
             return []
         same_kind = [c for c in ranked if c.info.key == self.request.key]
+        # The same text is as similar as can be, also where its embedding vanishes (an empty prompt).
+        same_kind = [replace(c, similarity=1.0) if c.info.id == self.entry_id else c for c in same_kind]
         close = [c for c in same_kind if c.similarity >= probe.min_text_similarity]
         if not same_kind:
             report.reason = Reason.of(Code.KEY_DIFFERS, fields=", ".join(nearest_other_key(ranked, self.request.key)))
@@ -128,6 +132,11 @@ class Session:
                 Code.TEXT_TOO_DIFFERENT, best=same_kind[0].similarity, needed=probe.min_text_similarity
             )
         return close[: probe.recall_top_k]
+
+    @property
+    def entry_id(self) -> str:
+        """Name of this request's entry: the same for the same request."""
+        return digest(self.request.key.digest, self.request.text_digest)
 
     # -- per step --------------------------------------------------------------------------------------------------
 
@@ -179,7 +188,7 @@ class Session:
             return
         residual = None if uncond is None else cond0 - uncond[0].detach()
         self._capture.residual_norm.append(0.0 if residual is None else float(residual.float().square().mean().sqrt()))
-        if step in self.request.schedule.checks:
+        if step in self.request.schedule.checks and self._writes:
             self._capture.conditional[step] = compact(cond0)
         if hidden is not None:
             uncond0 = None if uncond is None else uncond[0].detach()
@@ -232,9 +241,11 @@ class Session:
             weight = evidence.blend_weight(self._donor.region, guided.shape[2:], self.request.shape.patch)
             donor = self.replayed(step, guided)
             self._heat += self._donor.region.cpu()
+            self._has_reused = True
             return torch.where(weight > 0, torch.lerp(donor, guided, weight.to(guided)), donor)
         if self._donor is None and not self._give_up:
-            self._capture.guided[step] = compact(guided[0])
+            if self._writes:
+                self._capture.guided[step] = compact(guided[0])
             if step == self.request.schedule.probe_end - 1 and self._candidates:
                 self._decide(guided.device)
         return guided
@@ -331,21 +342,28 @@ class Session:
 
     def go_dense(self, reason: Reason) -> None:
         """Drop all state: every later step is dense and nothing is stored."""
+        # Once a step was reused the result is no longer the stock one: that stays a hit, with the reason told.
+        if not self._has_reused:
+            self.report.decision = Decision.DECLINED
         self._donor, self._candidates, self._capture, self._give_up = None, [], _Capture(), True
-        self.report.decision, self.report.reason = Decision.DECLINED, reason
+        self.report.reason = reason
+
+    def count_stock_step(self) -> None:
+        """A step that ran without a plan, after standing aside."""
+        self._kinds[StepKind.DENSE.value] += 1
 
     def commit(self, seconds: float) -> None:
         """Store a dense run as a donor. Call only after the whole run succeeded."""
         self.report.steps = dict(self._kinds)
         self.report.seconds = seconds
         capture, request = self._capture, self.request
-        if self.reusing:
+        if self.report.decision is Decision.HIT:
             self.report.region_share = float(self.heat.mean())
         whole = capture.signature is not None and len(capture.guided) == request.schedule.steps
-        if self._donor is not None or self.options.store.mode == "read" or not whole:
+        if self._donor is not None or not whole:
             return
         info = EntryInfo(
-            id=digest(request.key.digest, request.text_digest),
+            id=self.entry_id,
             key=request.key,
             created=time.time(),
             seconds=seconds,

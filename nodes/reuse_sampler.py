@@ -109,8 +109,9 @@ def _evidence(run: Any, model: Any, latent: Any) -> tuple[Any, Any]:
     import torch
 
     from ..carnator_core.hosts.comfy_picture import evidence_picture, heat_mask
+    from ..carnator_core.reasons import Decision
 
-    if run.session is not None and run.session.reusing:
+    if run.report.decision is Decision.HIT:
         heat = run.session.heat
         return heat_mask(heat, latent), evidence_picture(model, latent, heat)
     return torch.ones((1, 64, 64) if latent.is_nested else (1, *latent.shape[-2:])), None
@@ -131,7 +132,7 @@ def _sampler_inputs() -> list:
             control_after_generate=False,
             tooltip="Keep it while you vary the prompt: only requests with the same seed share their work.",
         ),
-        io.Int.Input("steps", default=20, min=1, max=10000, tooltip="Denoising steps. At least 5 to reuse anything."),
+        io.Int.Input("steps", default=20, min=1, max=10000, tooltip="Denoising steps. At least 4 to reuse anything."),
         io.Float.Input(
             "cfg", default=6.0, min=0.0, max=100.0, step=0.1, round=0.01, tooltip="Classifier-free guidance scale."
         ),

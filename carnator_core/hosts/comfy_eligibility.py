@@ -11,18 +11,18 @@ from ..plan import ModelShape
 from ..reasons import Code, Reason
 from .comfy_wan_block import unsupported_block
 
-# Conditioning entries that carry text or bookkeeping only; everything else a node may add is either hashed into the
-# key (plain data) or changes where or when a condition applies (declined).
+# Conditioning entries that carry text or bookkeeping only. Whatever else a node may add changes where, when or on
+# how many tokens a condition works: declined.
 TEXT_FIELDS = {"cross_attn", "pooled_output", "uuid", "model_conds"}
-PLACED_FIELDS = {
-    "area", "mask", "mask_strength", "set_area_to_bounds", "strength", "control", "control_apply_to_uncond",
-    "hooks", "start_percent", "end_percent", "timestep_start", "timestep_end", "default", "gligen",
-}  # fmt: skip
+# Replaced model objects that only change the schedule, which is part of the key. Others may change what a block
+# computes behind our back: declined.
+SCHEDULE_OBJECTS = {"model_sampling"}
+PATCHER_EXTRAS = ("weight_wrapper_patches", "injections", "hook_patches", "forced_hooks")
 OPTIONS_THAT_CHANGE_GUIDANCE = (
     "sampler_cfg_function", "sampler_pre_cfg_function", "sampler_post_cfg_function",
     "sampler_calc_cond_batch_function", "model_function_wrapper", "context_handler", "denoise_mask_function",
 )  # fmt: skip
-FULL_DENOISE_SIGMA = 0.995  # of a flow model's 1.0
+FULL_DENOISE_SIGMA = 0.999  # of a flow model's 1.0
 FINAL_SIGMA = 0.001  # uni_pc writes this in place of 0
 
 
@@ -67,7 +67,8 @@ def check_model(guider: Any) -> Reason | None:
     diffusion = guider.model_patcher.model.diffusion_model
     if type(diffusion) is not WanModel:
         return Reason.of(Code.UNSUPPORTED_MODEL, detail=type(diffusion).__qualname__)
-    if diffusion.img_emb is not None or diffusion.ref_conv is not None:
+    channels = guider.model_patcher.model.latent_format.latent_channels
+    if diffusion.img_emb is not None or diffusion.ref_conv is not None or diffusion.in_dim != channels:
         return Reason.of(Code.UNSUPPORTED_MODEL, detail="image-to-video variant of Wan")
     why = next(filter(None, map(unsupported_block, diffusion.blocks)), None)
     return Reason.of(Code.UNSUPPORTED_MODEL, detail=why) if why else None
@@ -87,11 +88,21 @@ def check_patches(guider: Any) -> Reason | None:
         for key, wrappers in transformer.get("wrappers", {}).get(kind, {}).items():
             if wrappers:
                 return Reason.of(Code.FOREIGN_PATCH, detail=f"{kind} wrapper of {key}")
-    for name in ("patches", "patches_replace"):
-        used = [k for k, v in transformer.get(name, {}).items() if v]
-        if used:
-            return Reason.of(Code.FOREIGN_PATCH, detail=f"{name}: {', '.join(used)}")
-    return None
+    patcher = guider.model_patcher
+    found = [name for name in patcher.object_patches if name not in SCHEDULE_OBJECTS]
+    found += [name for name in PATCHER_EXTRAS if getattr(patcher, name, None)]
+    # Code or foreign objects among the options: what they do cannot be part of a key.
+    settled = {"wrappers", "callbacks", "sample_sigmas"}
+    found += [name for name, value in transformer.items() if name not in settled and not _is_data(value)]
+    return Reason.of(Code.FOREIGN_PATCH, detail=", ".join(map(str, found))) if found else None
+
+
+def _is_data(value: Any) -> bool:
+    if isinstance(value, dict):
+        return all(map(_is_data, value.values()))
+    if isinstance(value, (list, tuple)):
+        return all(map(_is_data, value))
+    return value is None or isinstance(value, (str, int, float, bool)) or torch.is_tensor(value)
 
 
 def check_conditioning(guider: Any) -> Reason | None:
@@ -101,9 +112,9 @@ def check_conditioning(guider: Any) -> Reason | None:
     for name, entries in conds.items():
         if len(entries) != 1:
             return Reason.of(Code.UNSUPPORTED_CONDITIONING, detail=f"{len(entries)} {name} entries")
-        placed = sorted(k for k in PLACED_FIELDS & set(entries[0]) if entries[0][k] is not None)
-        if placed:
-            return Reason.of(Code.UNSUPPORTED_CONDITIONING, detail=f"{name} with {', '.join(placed)}")
+        extra = sorted(k for k, v in entries[0].items() if k not in TEXT_FIELDS and v is not None)
+        if extra:
+            return Reason.of(Code.UNSUPPORTED_CONDITIONING, detail=f"{name} with {', '.join(extra)}")
         text = entries[0].get("cross_attn")
         if not torch.is_tensor(text) or text.ndim != 3 or text.shape[0] != 1:
             return Reason.of(Code.UNSUPPORTED_CONDITIONING, detail=f"{name} without one text embedding")
@@ -117,6 +128,8 @@ def check_latent(noise: torch.Tensor, latent: torch.Tensor, denoise_mask: Any) -
         return Reason.of(Code.UNSUPPORTED_LATENT, detail=f"shape {tuple(noise.shape)}")
     if noise.shape[0] != 1:
         return Reason.of(Code.UNSUPPORTED_LATENT, detail=f"batch of {noise.shape[0]}")
+    if min(noise.shape[-2:]) < 2:
+        return Reason.of(Code.UNSUPPORTED_LATENT, detail="smaller than one token")
     return None
 
 

@@ -8,7 +8,8 @@ import torch
 
 from ..identity import HardKey, digest, sampled_digest, tensor_digest
 from ..plan import Schedule
-from .comfy_eligibility import FINAL_SIGMA, TEXT_FIELDS
+from ..store.entry import SCHEMA
+from .comfy_eligibility import FINAL_SIGMA
 
 
 def base_weights(patcher: Any) -> str:
@@ -46,13 +47,33 @@ def weight_patches(patcher: Any) -> str:
     return digest([(name, _content(patches)) for name, patches in by_name])
 
 
-def object_patches(patcher: Any) -> str:
-    """Digest of replaced model objects, with the numbers that describe a sampling object (shift and the like)."""
+def schedule_objects(patcher: Any) -> str:
+    """Digest of replaced model objects (only schedules get this far), with the numbers that describe them."""
     described = {}
     for name, value in sorted(patcher.object_patches.items()):
         numbers = {k: v for k, v in getattr(value, "__dict__", {}).items() if isinstance(v, (int, float, str))}
         described[name] = [type(value).__qualname__, [c.__qualname__ for c in type(value).__mro__[1:4]], numbers]
     return digest(described)
+
+
+def surroundings(patcher: Any) -> str:
+    """Digest of what computes: versions, device, attention function, compute dtype.
+
+    The dtypes are those of the model itself, also while another request's object patch is applied.
+    """
+    import comfy.ldm.modules.attention
+    import comfyui_version
+
+    return digest(
+        SCHEMA,
+        torch.__version__,
+        comfyui_version.__version__,
+        str(patcher.load_device),
+        comfy.ldm.modules.attention.optimized_attention.__name__,
+        str(patcher.model.get_dtype()),
+        str(patcher.get_model_object("manual_cast_dtype")),
+        type(patcher.model.diffusion_model.blocks[0].ffn[0]).__qualname__,
+    )
 
 
 def other_hooks(guider: Any) -> str:
@@ -69,11 +90,9 @@ def other_hooks(guider: Any) -> str:
 
 
 def conditioning(entry: dict[str, Any], with_text: bool) -> str:
-    """Digest of one condition; without its text for the positive prompt, which is the soft part."""
-    rest = {k: v for k, v in entry.items() if k not in TEXT_FIELDS}
+    """Digest of one condition; of the positive prompt only its shape, since its text is the soft part."""
     text = entry["cross_attn"]
-    described = {k: tensor_digest(v) if torch.is_tensor(v) else _content(v) for k, v in sorted(rest.items())}
-    return digest(described, tensor_digest(text) if with_text else list(text.shape[1:]))
+    return tensor_digest(text) if with_text else digest(list(text.shape[1:]))
 
 
 def hard_key(
@@ -91,8 +110,8 @@ def hard_key(
         {
             "model weights": base_weights(patcher),
             "LoRA or weight patches": weight_patches(patcher),
-            "model options": digest(object_patches(patcher), other_hooks(guider)),
-            "compute dtype": f"{patcher.model.get_dtype()} {patcher.model.manual_cast_dtype}",
+            "model options": digest(schedule_objects(patcher), other_hooks(guider)),
+            "software or device": surroundings(patcher),
             "video size": "x".join(map(str, noise.shape)),
             "seed": tensor_digest(noise),
             "input latent": tensor_digest(latent) if bool(latent.count_nonzero()) else "empty",

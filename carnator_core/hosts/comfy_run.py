@@ -171,7 +171,8 @@ class ComfyRun:
             with self._clock.host():
                 guided = executor(*args, **kwargs)
         except Exception as error:
-            if self._plan.kind is StepKind.DENSE or not _is_out_of_memory(error):
+            ours = self._plan.kind is not StepKind.DENSE or self._plan.captures
+            if not ours or not _is_out_of_memory(error):
                 raise
             self._stand_aside(Reason.of(Code.OUT_OF_MEMORY))
             with self._clock.host():
@@ -184,11 +185,14 @@ class ComfyRun:
         result = self.session.finish_step(self._step, guided, self._plan.kind)
         if self.session.reusing and not was_reusing:
             self._progress(self.report.status())
+        elif not self.session.reusing and self._plan.captures:
+            self._forward.release()
         return result
 
     def _next_plan(self, sigma: float) -> StepPlan | None:
         """Each step of the schedule must be evaluated exactly once and in order; else stand aside."""
         if self._forward.idle:
+            self.session.count_stock_step()
             return None
         schedule = self.session.request.schedule
         step = self._step + 1

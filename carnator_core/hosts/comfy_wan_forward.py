@@ -36,10 +36,14 @@ class ForwardPatches:
     def begin(self, plan: StepPlan) -> None:
         self._plan = plan
 
+    def release(self) -> None:
+        """Free what only a hit needs."""
+        self._added.clear()
+
     def stand_aside(self) -> None:
         """Drop all state; every later forward is the stock one."""
-        self._plan, self.idle = None, True
-        self._added.clear()
+        self._plan, self.idle, self._hidden = None, True, None
+        self.release()
 
     def take_hidden(self) -> torch.Tensor | None:
         """Hidden state [D, T', h, w] captured in this step, once."""

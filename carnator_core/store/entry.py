@@ -74,6 +74,11 @@ def _checksum(tensor: torch.Tensor) -> str:
     return f"{crc:08x} {tensor.dtype} {tuple(tensor.shape)}"
 
 
+def is_finite(tensor: torch.Tensor) -> bool:
+    """For a float16 or float32 tensor on the CPU. By numpy: torch would wake all its threads for every small tensor."""
+    return bool(np.isfinite(tensor.numpy()).all())
+
+
 def _sealed(header: dict) -> dict:
     """The header with a digest of all its other fields."""
     rest = {name: value for name, value in header.items() if name != "seal"}
@@ -116,8 +121,7 @@ def _read(path: Path, only: tuple[str, ...] | None = None) -> tuple[dict[str, to
             raise EntryError(f"{path.name}: checksum of {name} is wrong")
         if tensor.dtype not in (torch.float16, torch.float32):
             raise EntryError(f"{path.name}: {name} has dtype {tensor.dtype}")
-        # numpy: one thread; torch would wake all of its threads for every small tensor
-        if not np.isfinite(tensor.numpy()).all():
+        if not is_finite(tensor):
             raise EntryError(f"{path.name}: {name} is not finite")
     return tensors, header
 

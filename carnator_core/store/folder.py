@@ -9,17 +9,44 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import time
 import uuid
 from pathlib import Path
 
 from ..options import StoreOptions
 from ..signature import EarlySignature
-from .entry import EntryError, EntryInfo, Trajectory, read_info, read_signature, read_trajectory, write_entry
+from .entry import (
+    SIGNATURE_FILE,
+    TRAJECTORY_FILE,
+    EntryError,
+    EntryInfo,
+    Trajectory,
+    is_finite,
+    read_info,
+    read_signature,
+    read_trajectory,
+    write_entry,
+)
 
 log = logging.getLogger("carnator")
 
 GB = 1_000_000_000
 MIN_FREE_BYTES = 5 * GB
+KEPT_IN_QUARANTINE = 8
+STALE_SECONDS = 3600
+
+
+def _is_ours(folder: Path) -> bool:
+    """Whether a folder holds a file of an entry, good or bad; what others put there is left alone."""
+    return (folder / SIGNATURE_FILE).exists() or (folder / TRAJECTORY_FILE).exists()
+
+
+def _listed(folder: Path) -> list[os.DirEntry]:
+    """Entries of a folder that may vanish under us."""
+    try:
+        return list(os.scandir(folder))
+    except OSError:
+        return []
 
 
 def _folder_bytes(folder: Path) -> int:
@@ -46,10 +73,15 @@ class Store:
         for folder in (self._entries, self._staging, self._quarantine):
             folder.mkdir(parents=True, exist_ok=True)
         self._known: dict[str, EntryInfo] = {}
+        self._clean_up()
 
     def entries(self) -> list[EntryInfo]:
         """All readable entries; a new one that fails its check is quarantined here."""
-        present = {item.name for item in os.scandir(self._entries) if item.is_dir()}
+        try:
+            present = {item.name for item in os.scandir(self._entries) if _is_ours(Path(item.path))}
+        except OSError as error:
+            log.warning("Carnator: the store cannot be read: %s", error)
+            return []
         for gone in self._known.keys() - present:
             del self._known[gone]
         for name in sorted(present - self._known.keys()):
@@ -83,12 +115,21 @@ class Store:
         except OSError:
             log.debug("entry %s vanished before it could be set aside", entry_id)
 
+    def _clean_up(self) -> None:
+        """Drop what a killed process left in staging and all but the newest folders in quarantine."""
+        staged = [i.path for i in _listed(self._staging) if time.time() - i.stat().st_mtime > STALE_SECONDS]
+        aside = sorted(_listed(self._quarantine), key=lambda item: item.stat().st_mtime)
+        for path in staged + [item.path for item in aside[: max(0, len(aside) - KEPT_IN_QUARANTINE)]]:
+            shutil.rmtree(path, ignore_errors=True)
+
     def commit(self, info: EntryInfo, signature: EarlySignature, trajectory: Trajectory) -> str | None:
         """Add an entry and keep the budget. Returns None, or a sentence if it was not stored."""
         final = self._entries / info.id
         if final.exists():
             self.touch(info.id)
             return None
+        if not all(map(is_finite, [*signature.tensors().values(), *trajectory.tensors().values()])):
+            return "not stored: the result is not finite"
         staging = self._staging / uuid.uuid4().hex
         try:
             if shutil.disk_usage(self._entries).free < MIN_FREE_BYTES:
@@ -100,7 +141,8 @@ class Store:
             os.rename(staging, final)
             _sync_folder(self._entries)
         except OSError as error:
-            return f"not stored: {error.strerror or error}"
+            # Two equal requests at once: the other one was first.
+            return None if final.exists() else f"not stored: {error.strerror or error}"
         finally:
             shutil.rmtree(staging, ignore_errors=True)
         self._known[info.id] = info
@@ -110,7 +152,7 @@ class Store:
     def _keep_budget(self, keep: str) -> None:
         """Delete least recently used entries until the budget holds, never the one just written."""
         sized = []
-        for item in os.scandir(self._entries):
+        for item in _listed(self._entries):
             try:
                 sized.append((item.stat().st_mtime, item.name, _folder_bytes(Path(item.path))))
             except OSError:

@@ -19,6 +19,12 @@ def test_a_miss_is_bit_identical_and_stored(tiny, tmp_path: Path, stored, sample
     assert stored(tmp_path) == [run.report.entry_id]
 
 
+def test_the_packs_own_seconds_are_a_part_of_the_runs_seconds(tiny, tmp_path: Path) -> None:
+    for _ in range(2):  # a miss, then a hit
+        _, run = tiny.reuse(tmp_path, tiny.call)
+        assert 0 < run.report.own_seconds < run.report.seconds
+
+
 @every_case
 def test_a_rejected_donor_leaves_a_bit_identical_run(tiny, tmp_path: Path, sampler: str, cfg: float) -> None:
     call = tiny.call.but(sampler=sampler, cfg=cfg)

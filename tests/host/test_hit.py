@@ -40,7 +40,9 @@ def test_the_same_prompt_again_is_a_hit_close_to_stock(tiny, far, tmp_path: Path
 
 @pytest.mark.parametrize("size", [(3, 8, 8), (2, 9, 11)], ids=["even", "odd"])
 @pytest.mark.parametrize("sampler", ["euler", "uni_pc"])
-@pytest.mark.parametrize("window", [(20.0, 83.0), (0.0, 100.0), (50.0, 50.0)], ids=["default", "full", "none"])
+@pytest.mark.parametrize(
+    "window", [(20.0, 83.0), (25.0, 50.0), (0.0, 100.0), (50.0, 50.0)], ids=["default", "one", "full", "none"]
+)
 def test_a_region_of_everything_is_the_dense_run(tiny, far, tmp_path: Path, sampler: str, size, window) -> None:
     """All rows computed and nothing replayed: only float rounding may remain."""
     call = tiny.call.but(sampler=sampler, size=size)
@@ -101,14 +103,6 @@ def test_with_the_layer_window_off_only_the_last_block_leaves_rows_out(tiny, tmp
     assert [min(rows) < TOKENS for rows in seen.values()] == [False, False, False, True]
 
 
-def test_a_partial_region_comes_closer_to_the_target_than_the_donor_is(tiny, far, tmp_path: Path, partial) -> None:
-    result, run = tiny.reuse(tmp_path, partial, options=tiny.options(**PARTIAL))
-    target = partial(tiny.model)
-    donor = partial.but(positive=tiny.call.positive)(tiny.model)
-    assert run.report.decision.value == "hit"
-    assert far(result, target) < 0.7 * far(donor, target)
-
-
 def test_a_replayed_step_makes_no_model_call(tiny, tmp_path: Path) -> None:
     tiny.reuse(tmp_path, tiny.call)
     calls = []
@@ -148,6 +142,24 @@ def test_region_steps_run_the_unconditional_branch_only_when_it_is_due(
         assert batches.count(2) == 5
     else:
         assert fresh <= batches.count(2) <= fresh + math.ceil((5 - fresh) / interval)
+
+
+@pytest.mark.parametrize("cfg", [5.0, 1.0])
+@pytest.mark.parametrize("sampler", ["euler", "uni_pc"])
+def test_a_hit_with_a_part_recomputed_is_nearer_to_stock_than_its_donor(
+    tiny, far, tmp_path: Path, sampler: str, cfg: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from carnator_core import evidence
+
+    monkeypatch.setattr(evidence, "LATE_RISE", 0.0)  # as in `partial`
+    call = tiny.call.but(size=SIZE, steps=12, sampler=sampler, cfg=cfg)
+    donor, _ = tiny.reuse(tmp_path, call)
+    target = call.but(positive=tiny.near(call.positive, 0.2))
+    options = tiny.options(region_threshold=0.135 if cfg > 1 else 0.125, max_region_percent=100.0)
+    result, run = tiny.reuse(tmp_path, target, options=options)
+    assert run.report.decision.value == "hit" and run.report.steps["region"] > 0
+    stock = target(tiny.model)
+    assert far(result, stock) < 0.8 * far(donor, stock)
 
 
 def test_a_hit_is_the_same_every_time(tiny, tmp_path: Path, partial) -> None:

@@ -47,12 +47,6 @@ def test_another_number_of_text_tokens_is_a_miss_that_names_the_conditioning(tin
     assert differing(tiny, tmp_path, tiny.call, target) == ["conditioning"]
 
 
-@pytest.mark.parametrize("extra", [{"guidance": 3.5}, {"concat_latent_image": torch.zeros(1, 16, 3, 8, 8)}])
-def test_another_field_of_the_conditioning_is_a_miss_that_names_it(tiny, tmp_path: Path, extra: dict) -> None:
-    target = tiny.call.but(positive=[[tiny.call.positive[0][0], extra]])
-    assert differing(tiny, tmp_path, tiny.call, target) == ["conditioning"]
-
-
 @pytest.mark.parametrize("reuse", [{"probe_percent": 25.0}, {"refine_percent": 35.0}])
 def test_a_donor_with_other_probe_or_check_steps_is_a_miss_that_names_the_probe(tiny, tmp_path: Path, reuse) -> None:
     from dataclasses import replace

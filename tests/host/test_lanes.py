@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+import torch
 
 SIZE = (3, 16, 16)
 PARTIAL = {"region_threshold": 0.085, "max_region_percent": 100.0}
@@ -82,6 +83,19 @@ def test_different_token_counts_give_region_steps_too(tiny, far, tmp_path: Path,
     assert run.report.decision.value == "hit" and run.report.steps["region"] > 0
     assert set(batches) == {1}
     assert far(result, target) < 0.7 * far(donor, target)
+
+
+def test_a_model_that_asks_for_both_branches_at_cfg_1_gives_a_hit_with_both(tiny, far, tmp_path, batches) -> None:
+    """Perturbed-attention and similar nodes switch off the host's shortcut at CFG 1."""
+    model = tiny.model.clone()
+    model.model_options["disable_cfg1_optimization"] = True
+    call = tiny.call.but(cfg=1.0)
+    stock, miss = tiny.reuse(tmp_path, call, model)
+    assert torch.equal(stock, call(model)) and set(batches) == {2}
+    result, run = tiny.reuse(tmp_path, call, model)
+    assert (miss.report.decision.value, run.report.decision.value) == ("miss", "hit")
+    assert run.report.discrepancies.residual is not None
+    assert far(result, stock) < 2e-3
 
 
 def test_without_guidance_there_is_one_branch(tiny, tmp_path: Path, batches) -> None:

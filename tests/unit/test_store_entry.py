@@ -172,6 +172,14 @@ def test_the_trajectory_of_another_entry_is_refused(tmp_path: Path) -> None:
         read(one)
 
 
+def test_an_entry_under_another_name_is_refused(tmp_path: Path) -> None:
+    write(tmp_path / "one")
+    (tmp_path / "one").rename(tmp_path / "other")
+    for part in (entry.read_info, entry.read_signature, lambda folder: read(folder)[2]):
+        with pytest.raises(EntryError):
+            part(tmp_path / "other")
+
+
 @pytest.mark.parametrize("name", FILES)
 def test_another_schema_version_is_refused(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "entry"

@@ -260,3 +260,33 @@ def test_eviction_never_deletes_outside_the_store(tmp_path: Path) -> None:
     store.commit(*a_donor("one"))
     store.commit(*a_donor("two"))
     assert (precious / "file").exists()
+
+
+def test_a_result_that_is_not_finite_is_never_stored(tmp_path: Path) -> None:
+    one = Store(tmp_path, StoreOptions())
+    info, signature, trajectory = a_donor("bad")
+    trajectory.guided[0].view(-1)[3] = float("nan")
+    assert "not finite" in one.commit(info, signature, trajectory)
+    assert one.entries() == []
+
+
+def test_folders_of_others_are_left_alone(tmp_path: Path) -> None:
+    one = Store(tmp_path, StoreOptions())
+    (foreign,) = [path for path in tmp_path.rglob("entries")]
+    (foreign / "my folder").mkdir()
+    (foreign / "my folder" / "video.mp4").write_bytes(b"x")
+    assert one.entries() == [] and (foreign / "my folder" / "video.mp4").exists()
+
+
+def test_quarantine_and_staging_are_cleaned_up(tmp_path: Path) -> None:
+    Store(tmp_path, StoreOptions())
+    (quarantine,), (staging,) = list(tmp_path.rglob("quarantine")), list(tmp_path.rglob("staging"))
+    for number in range(12):
+        (quarantine / f"bad-{number}").mkdir()
+        os.utime(quarantine / f"bad-{number}", (number, number))
+    (staging / "killed").mkdir()
+    os.utime(staging / "killed", (0, 0))
+    (staging / "running").mkdir()
+    Store(tmp_path, StoreOptions())
+    assert len(list(quarantine.iterdir())) == 8 and (quarantine / "bad-11").exists()
+    assert [path.name for path in staging.iterdir()] == ["running"]
