@@ -140,7 +140,7 @@ def _sampler_inputs() -> list:
             "sampler_name",
             options=sampler.SAMPLERS,
             default="euler",
-            tooltip="Reuse works with euler, uni_pc, uni_pc_bh2, dpmpp_2m, res_multistep, deis, ipndm and lms. Others "
+            tooltip="Reuse works with euler, uni_pc, uni_pc_bh2, dpmpp_2m, res_multistep and ipndm. Others "
             "run as in KSampler and the status says so.",
         ),
         io.Combo.Input("scheduler", options=sampler.SCHEDULERS, default="simple", tooltip="Noise schedule."),

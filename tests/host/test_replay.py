@@ -35,7 +35,7 @@ def replayed_against_stock(tiny, far, sampler: str) -> float:
     return far(result, stock)
 
 
-SUPPORTED = ["euler", "dpmpp_2m", "res_multistep", "deis", "ipndm", "lms", "uni_pc", "uni_pc_bh2"]
+SUPPORTED = ["euler", "dpmpp_2m", "res_multistep", "ipndm", "uni_pc", "uni_pc_bh2"]
 
 
 def test_the_supported_samplers_are_the_ones_tested_here(comfy: ModuleType) -> None:

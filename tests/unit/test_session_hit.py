@@ -71,9 +71,11 @@ def test_outside_the_region_the_result_is_the_donors(tmp_path: Path, donor: torc
     torch.testing.assert_close(result[0][outside], donor[0][outside], atol=5e-3, rtol=5e-3)
 
 
-def test_inside_the_region_the_result_is_the_targets_own(tmp_path: Path, donor: torch.Tensor) -> None:
+@pytest.mark.parametrize("interval", [1, 3, 9])
+def test_inside_the_region_the_result_is_the_targets_own(tmp_path: Path, donor: torch.Tensor, interval: int) -> None:
+    """With every interval: the analytic denoiser's guidance shrinks exactly along the donor's curve."""
     host = FakeHost()
-    _, result = run(host, tmp_path, LOCAL, options(interval=1))
+    _, result = run(host, tmp_path, LOCAL, options(interval=interval))
     dense = host.dense(LOCAL)
     inside = (slice(None), slice(None), *CHANGED)
     far = (dense[inside] - donor[inside]).norm() / dense[inside].norm()

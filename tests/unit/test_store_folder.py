@@ -272,7 +272,7 @@ def test_a_result_that_is_not_finite_is_never_stored(tmp_path: Path) -> None:
 
 def test_folders_of_others_are_left_alone(tmp_path: Path) -> None:
     one = Store(tmp_path, StoreOptions())
-    (foreign,) = [path for path in tmp_path.rglob("entries")]
+    (foreign,) = list(tmp_path.rglob("entries"))
     (foreign / "my folder").mkdir()
     (foreign / "my folder" / "video.mp4").write_bytes(b"x")
     assert one.entries() == [] and (foreign / "my folder" / "video.mp4").exists()
