@@ -26,9 +26,7 @@ def partial(tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.mark.parametrize("cfg", [5.0, 1.0])
-@pytest.mark.parametrize(
-    "sampler", ["euler", "dpmpp_2m", "res_multistep", "ipndm", "uni_pc", "uni_pc_bh2"]
-)
+@pytest.mark.parametrize("sampler", ["euler", "dpmpp_2m", "res_multistep", "ipndm", "uni_pc", "uni_pc_bh2"])
 def test_the_same_prompt_again_is_a_hit_close_to_stock(tiny, far, tmp_path: Path, sampler: str, cfg: float) -> None:
     call = tiny.call.but(sampler=sampler, cfg=cfg)
     stock, _ = tiny.reuse(tmp_path, call)
