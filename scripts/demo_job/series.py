@@ -18,14 +18,14 @@ class Request:
         return prompt(self.scene, self.paraphrase)
 
 
-BASE = Scene(shape="ball", colour="red", size="small", motion="left", background="meadow", weather="clear")
-UNRELATED = Scene(shape="star", colour="purple", size="large", motion="circle", background="city", weather="snow")
+BASE = Scene(shape="cube", colour="blue", size="large", motion="left", background="city", weather="fog")
+UNRELATED = Scene(shape="star", colour="purple", size="small", motion="circle", background="meadow", weather="snow")
 
 SERIES = (
     Request("first request", BASE),
     Request("other words", BASE, paraphrase=1),
-    Request("other colour", BASE.changed(colour="blue")),
-    Request("other size", BASE.changed(size="large")),
+    Request("other colour", BASE.changed(colour="white")),
+    Request("other size", BASE.changed(size="small")),
     Request("other motion", BASE.changed(motion="right")),
     Request("other background", BASE.changed(background="ocean")),
     Request("unrelated", UNRELATED, paraphrase=4),
