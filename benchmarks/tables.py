@@ -76,10 +76,9 @@ def short(results: dict[str, dict[str, Any]]) -> str:
     for device, result in results.items():
         kinds = {row["kind"]: row for row in result["by_kind"]}
         summary = result["summary"]
-        version = "" if device == "CPU" else f" (earlier thresholds, {result['commit'][:7]})"
         lines.append(
             {
-                "demo world, stream *report*": device + version,
+                "demo world, stream *report*": device,
                 "requests": summary["requests"],
                 "hits": summary["hits"],
                 "speed-up, rewordings": kinds["reword"].get("speedup"),
