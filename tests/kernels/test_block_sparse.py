@@ -1,0 +1,141 @@
+"""Block-sparse attention: the reference against plain softmax, the Triton kernels against the reference.
+
+The Triton kernels run in Triton's interpreter on the CPU, with poisoned outputs.
+"""
+
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kernels import dispatch, reference
+from kernels.block_lists import BlockLists
+
+BLOCK = 64
+
+
+def random_case(heads=2, queries=200, keys=330, head_dim=64, density=0.4, batch=1, seed=0, dtype=torch.float32):
+    random = torch.Generator().manual_seed(seed)
+    q = torch.randn(batch, queries, heads * head_dim, generator=random).to(dtype)
+    # Keys and values as one projection gives them: slices with a row stride of twice their width.
+    fused = torch.randn(batch, keys, 2 * heads * head_dim, generator=random).to(dtype)
+    k, v = fused.chunk(2, dim=-1)
+    mask = torch.rand(heads, -(-queries // BLOCK), -(-keys // BLOCK), generator=random) < density
+    return q, k, v, mask
+
+
+def dense_softmax(q, k, v, mask):
+    """float64, scores of skipped blocks at −inf; rows without a key are zero."""
+    heads = mask.shape[0]
+    query, key, value = (reference.split_heads(x.double(), heads) for x in (q, k, v))
+    kept = mask.repeat_interleave(BLOCK, 1)[:, : q.shape[1]].repeat_interleave(BLOCK, 2)[..., : k.shape[1]]
+    scores = (query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])).masked_fill(~kept, -math.inf)
+    return torch.nan_to_num(torch.softmax(scores, -1)) @ value
+
+
+def relative(out, expected, heads):
+    return float((reference.split_heads(out.double(), heads) - expected).norm() / expected.norm())
+
+
+@given(st.integers(1, 3), st.integers(1, 300), st.integers(1, 300), st.floats(0, 1), st.integers(0, 99))
+@settings(max_examples=25, deadline=None)
+def test_the_reference_equals_a_masked_softmax(heads, queries, keys, density, seed) -> None:
+    q, k, v, mask = random_case(heads, queries, keys, 16, density, seed=seed)
+    mask[0, 0] = True
+    out = reference.attend(q, k, v, BlockLists.of(mask, BLOCK))
+    assert relative(out, dense_softmax(q, k, v, mask), heads) < 1e-5
+
+
+@given(st.integers(1, 3), st.integers(1, 6), st.integers(1, 9), st.floats(0, 1), st.integers(0, 99))
+@settings(max_examples=40, deadline=None)
+def test_lists_hold_exactly_their_mask_longest_row_first(heads, query_blocks, key_blocks, density, seed) -> None:
+    random = torch.Generator().manual_seed(seed)
+    mask = torch.rand(heads, query_blocks, key_blocks, generator=random) < density
+    lists = BlockLists.of(mask, BLOCK)
+    assert torch.equal(lists.mask(), mask)
+    in_order = lists.counts[lists.order.long()]
+    assert torch.equal(in_order, in_order.sort(descending=True).values)
+    assert lists.density == pytest.approx(float(mask.float().mean()))
+
+
+def test_lists_of_other_sizes_are_refused() -> None:
+    q, k, v, mask = random_case()
+    with pytest.raises(ValueError, match="do not fit"):
+        reference.attend(q, k[:, :100], v[:, :100], BlockLists.of(mask, BLOCK))
+    with pytest.raises(ValueError, match="block mask"):
+        BlockLists.of(mask.float(), BLOCK)
+
+
+@pytest.mark.parametrize("queries, keys, density", [(200, 330, 0.4), (64, 256, 1.0), (130, 70, 0.5), (3, 5, 1.0)])
+def test_the_triton_kernel_equals_the_reference(triton_kernels, poisoned, queries, keys, density) -> None:
+    q, k, v, mask = random_case(2, queries, keys, 64, density, batch=2, dtype=torch.float16)
+    mask[0, 0] = True
+    mask[1, -1] = False
+    lists = BlockLists.of(mask, BLOCK)
+    out = triton_kernels("triton_block_sparse").attend(q, k, v, lists)
+    expected = reference.attend(q.float(), k.float(), v.float(), lists)
+    assert float((out.float() - expected).norm() / expected.norm()) < 2e-3
+    assert bool(torch.isfinite(out).all()), "every element is written"
+
+
+def test_block_mass_of_the_triton_kernel_equals_the_reference(triton_kernels, poisoned) -> None:
+    q, k, _, _ = random_case(2, 130, 200, 64, dtype=torch.float16)
+    mass = triton_kernels("triton_block_mass").block_mass(q[0], k[0], 2, BLOCK)
+    expected = reference.block_mass(q[0], k[0], 2, BLOCK)
+    torch.testing.assert_close(mass, expected, atol=2e-4, rtol=2e-3)
+
+
+@given(st.integers(1, 3), st.integers(1, 200), st.integers(1, 200), st.integers(0, 99))
+@settings(max_examples=25, deadline=None)
+def test_block_mass_is_a_distribution_over_key_blocks(heads, queries, keys, seed) -> None:
+    q, k, _, _ = random_case(heads, queries, keys, 16, seed=seed)
+    mass = reference.block_mass(q[0], k[0], heads, BLOCK)
+    torch.testing.assert_close(mass.sum(-1), torch.ones_like(mass[..., 0]))
+
+
+def test_every_kernel_passed_over_has_its_reason() -> None:
+    choice = dispatch.choose(dispatch.Case(torch.device("cpu"), torch.float32, 128, 128))
+    assert choice.name == "reference"
+    assert [name for name, _ in choice.passed_over] == [k.module for k in dispatch.KERNELS[:-1]]
+    assert all("NVIDIA" in why for _, why in choice.passed_over)
+
+
+def test_a_wrong_kernel_fails_its_self_check() -> None:
+    case = dispatch.Case(torch.device("cpu"), torch.float32, 64, 64)
+    assert dispatch._disagreement(reference.attend, case) is None
+    for wrong in (
+        lambda q, k, v, lists: reference.attend(q, k, v, lists) * 1.05,
+        lambda q, k, v, lists: reference.attend(q, k, v, lists).masked_fill(q > 3, math.nan),
+        lambda q, k, v, lists: reference.attend(q, k, v, BlockLists.of(torch.ones_like(lists.mask()), lists.block)),
+    ):
+        assert "self-check" in dispatch._disagreement(wrong, case)
+
+
+def test_the_operator_can_be_traced_without_computing() -> None:
+    q, k, v, mask = random_case()
+    lists = BlockLists.of(mask, BLOCK)
+    args = (q, k, v, lists.indices, lists.counts, lists.order,
+            lists.heads, lists.query_blocks, lists.key_blocks, lists.block)  # fmt: skip
+    torch.library.opcheck(torch.ops.carnator.block_sparse_attention.default, args)
+    torch.testing.assert_close(dispatch.block_sparse_attention(q, k, v, lists), reference.attend(q, k, v, lists))
+
+
+@pytest.mark.parametrize("dtype, head_dim", [("bf16", 128), ("fp16", 64)])
+def test_the_hopper_kernel_compiles_without_spilling(dtype, head_dim) -> None:
+    """In a process of its own, where Triton compiles instead of interpreting."""
+    pytest.importorskip("triton.experimental.gluon")
+    environ = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    command = [sys.executable, str(Path(__file__).with_name("compile_hopper.py")), dtype, str(head_dim)]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    built = json.loads(done.stdout)
+    assert built["wgmma"] and built["setmaxnreg"]
+    assert built["shared"] <= 227 * 1024, "shared memory of one multiprocessor"
+    assert built["spilled_bytes"] == 0
