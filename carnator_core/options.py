@@ -111,11 +111,15 @@ class ReuseOptions:
 
 @dataclass(frozen=True)
 class Options:
-    """Everything one request is run with."""
+    """Everything one request is run with.
+
+    Args:
+        gate: thresholds set by hand; None to use the defaults on the model's own learned scale.
+    """
 
     store: StoreOptions = field(default_factory=StoreOptions)
     probe: ProbeOptions = field(default_factory=ProbeOptions)
-    gate: GateOptions = field(default_factory=GateOptions)
+    gate: GateOptions | None = field(default_factory=GateOptions)
     reuse: ReuseOptions = field(default_factory=ReuseOptions)
 
     def to_dict(self) -> dict[str, Any]:
@@ -130,6 +134,6 @@ class Options:
         parts = {f.name: f.default_factory for f in dataclasses.fields(cls)}
         _require(set(data) <= set(parts), f"unknown option groups: {sorted(set(data) - set(parts))}")
         try:
-            return cls(**{name: parts[name](**values) for name, values in data.items()})
+            return cls(**{name: values if values is None else parts[name](**values) for name, values in data.items()})
         except TypeError as error:
             raise ValueError(f"unknown option: {error}") from error

@@ -38,6 +38,7 @@ class Code(str, Enum):
     UNEXPECTED_CALL = "unexpected_call"
     OUT_OF_MEMORY = "out_of_memory"
     NO_STORE = "no_store"
+    LEARNING = "learning"
 
 
 _SENTENCES = {
@@ -60,6 +61,8 @@ _SENTENCES = {
     Code.PARTIAL_SCHEDULE: "the schedule covers only part of the denoising (sigma {first:.3f} to {last:.3f})",
     Code.UNEXPECTED_CALL: "the sampler called the model in an unexpected way ({detail})",
     Code.NO_STORE: "the store's folder cannot be used ({detail})",
+    Code.LEARNING: "learning this model's scale: {known} of {needed} unrelated pairs of requests seen (a connected "
+    "Compatibility Gate sets thresholds by hand)",
     Code.OUT_OF_MEMORY: "out of memory during reuse; finished densely",
 }
 

@@ -30,6 +30,7 @@ from .plan import LayerWindow, ModelShape, Schedule, StepKind, StepPlan, predict
 from .reasons import Code, Decision, Reason
 from .recall import Candidate, nearest_other_key, rank
 from .report import Report
+from .scale import PAIRS_NEEDED, Thresholds, medians, seen_distances
 from .signature import Discrepancies, EarlySignature, build_signature, compact, discrepancies
 from .store.entry import EntryError, EntryInfo, Trajectory
 from .store.folder import Store
@@ -108,6 +109,8 @@ class Session:
         self._has_reused = False
         self._writes = options.store.mode != "read"
         self._heat = torch.zeros(request.shape.grid)
+        # Set by hand, or the defaults until the decision puts them on the model's own scale.
+        self._limits = Thresholds(options.gate or GateOptions(), options.reuse.region_threshold)
         self._candidates = self._recall()
 
     # -- recall ----------------------------------------------------------------------------------------------------
@@ -254,9 +257,12 @@ class Session:
 
     def _decide(self, device: torch.device) -> None:
         """Judge every candidate, cheapest first, and take the first whose files also pass their check."""
+        learning = self._learn_scale() if self.options.gate is None else None
         refused: list[_Verdict] = []
         for verdict in sorted(filter(None, map(self._judge, self._candidates)), key=lambda v: v.work):
-            if verdict.refusal is None:
+            if learning:
+                refused.append(replace(verdict, refusal=learning))
+            elif verdict.refusal is None:
                 if self._accept(verdict, device):
                     return
             else:
@@ -265,6 +271,15 @@ class Session:
             nearest = max(refused, key=lambda v: v.candidate.similarity)
             self._show(nearest)
             self.report.reason = nearest.refusal
+
+    def _learn_scale(self) -> Reason | None:
+        """Put the thresholds on this model's scale, or say how much of it is known yet."""
+        request, similarity = self.request, self.options.probe.min_text_similarity
+        found = seen_distances(self._store, request.key, request.shape.patch, similarity)
+        if len(found) < PAIRS_NEEDED:
+            return Reason.of(Code.LEARNING, known=len(found), needed=PAIRS_NEEDED)
+        self._limits = self._limits.times(medians(found))
+        return None
 
     def _judge(self, candidate: Candidate) -> _Verdict | None:
         reuse, shape = self.options.reuse, self.request.shape
@@ -280,7 +295,7 @@ class Session:
         region = evidence.evidence_region(difference, self._threshold(self.request.schedule.probe_end - 1))
         rows = evidence.region_rows(region, difference)
         share = rows.numel() / region.numel()
-        gate = thresholds_for(float(region.float().mean()), self.options.gate)
+        gate = thresholds_for(float(region.float().mean()), self._limits.gate)
         allowed = reuse.max_region_percent / 100
         found = discrepancies(mine, donor, evidence.replayed_tokens(difference, region, allowed))
         work = predicted_work(
@@ -320,7 +335,7 @@ class Session:
         report.donor_id, report.donor_created, report.donor_prompt = info.id, info.created, info.prompt
 
     def _threshold(self, step: int) -> float:
-        return evidence.threshold_at(self.options.reuse.region_threshold, self.request.schedule.sigmas[step])
+        return evidence.threshold_at(self._limits.region, self.request.schedule.sigmas[step])
 
     def _set_aside(self, candidate: Candidate, error: EntryError) -> None:
         self._store.quarantine(candidate.info.id, str(error))

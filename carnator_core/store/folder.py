@@ -12,6 +12,7 @@ import shutil
 import time
 import uuid
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..options import StoreOptions
 from ..signature import EarlySignature
@@ -27,6 +28,9 @@ from .entry import (
     read_trajectory,
     write_entry,
 )
+
+if TYPE_CHECKING:
+    from ..scale import Scale
 
 log = logging.getLogger("carnator")
 
@@ -73,6 +77,7 @@ class Store:
         for folder in (self._entries, self._staging, self._quarantine):
             folder.mkdir(parents=True, exist_ok=True)
         self._known: dict[str, EntryInfo] = {}
+        self.pair_distances: dict[tuple[str, str], Scale] = {}  # of unrelated entries; see scale.py
         self._clean_up()
 
     def entries(self) -> list[EntryInfo]:
