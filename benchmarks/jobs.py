@@ -20,7 +20,7 @@ from scripts.testbed.console import Stop, say
 from scripts.testbed.environment import ROOT
 from scripts.testbed.server import ComfyServer, has_accelerator
 
-from . import report, tune
+from . import kernels, report, tune
 from .scoring import LatentScorer, make_scorer
 from .stream_run import StreamRunner, load_stream
 
@@ -33,8 +33,20 @@ TUNE_SETTINGS = {
 
 
 def run_job(install: Install, options: Namespace) -> int:
-    requests = load_stream(options.what, options.clusters, options.skip)
     device = torch.cuda.get_device_name() if has_accelerator() else "CPU"
+    if options.what == "kernels":
+        result, name = kernels.measure(), "kernels"
+    else:
+        result, name = _run_stream(install, options, device), f"demo_{options.what}"
+    out = options.out or RESULTS / f"{name}_{'gpu' if has_accelerator() else 'cpu'}.json"
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps({**_provenance(options, device), **result}, indent=1) + "\n", encoding="utf-8")
+    say(f"\nwritten: {out}")
+    return 0
+
+
+def _run_stream(install: Install, options: Namespace, device: str) -> dict[str, Any]:
+    requests = load_stream(options.what, options.clusters, options.skip)
     scorer = make_scorer(options.scoring, install.comfyui, ROOT)
     install.scratch.mkdir(exist_ok=True)
     say(f"{len(requests)} requests of the stream {options.what}, {options.steps} steps, on {device}")
@@ -47,13 +59,7 @@ def run_job(install: Install, options: Namespace) -> int:
             result = _tune(options, runners[0], requests, scorer)
         else:
             result = report.measure(runners, requests, scorer, options.seconds)
-    result = {**_provenance(options, device), **result}
-    default = RESULTS / f"demo_{options.what}_{'gpu' if has_accelerator() else 'cpu'}.json"
-    out = options.out or default
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    say(f"\nwritten: {out}")
-    return 0
+    return {"steps": options.steps, "scoring": options.scoring, "threads": torch.get_num_threads(), **result}
 
 
 def _start(install: Install, stack: ExitStack, steps: int) -> StreamRunner:
@@ -84,7 +90,4 @@ def _provenance(options: Namespace, device: str) -> dict[str, Any]:
         "device": device,
         "torch": torch.__version__,
         "date": time.strftime("%Y-%m-%d"),
-        "steps": options.steps,
-        "scoring": options.scoring,
-        "threads": torch.get_num_threads(),
     }

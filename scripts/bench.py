@@ -2,6 +2,8 @@
 
 bench.py tune     explores thresholds on the stream tune (look, then set defaults)
 bench.py report   the table of the documentation, on the stream report
+bench.py kernels  attention kernels beside their peers (needs a CUDA device)
+bench.py tables   writes the tables of the documentation from the result files
 """
 
 import sys
@@ -21,7 +23,7 @@ from scripts.testbed.console import run_main
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("tune", "report", "tables"))
+    parser.add_argument("what", choices=("tune", "report", "kernels", "tables"))
     parser.add_argument("--clusters", type=int, help="only N clusters of the stream")
     parser.add_argument("--skip", type=int, default=0, help="leave out the first N clusters")
     parser.add_argument("--scoring", choices=("vae", "codec"), default="vae", help="what decodes videos for the scorer")
