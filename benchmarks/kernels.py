@@ -141,9 +141,8 @@ def _row(size: Size, name: str, attend: Attention, q, k, v, lists: BlockLists, s
         raise Stop(f"{name} is off by {error:.1e} (allowed {allowed:.1e}) at {size.name}, density {lists.density:.2f}")
     milliseconds = _time(lambda: attend(q, k, v, lists))
     rate = 4 * lists.block**2 * HEAD_DIM * float(lists.counts.sum()) / milliseconds / 1e9
-    say(
-        f"{size.name} {name:20} rows {share:4.0%} density {lists.density:.2f}: {milliseconds:7.3f} ms {rate:4.0f} TFLOP/s"
-    )
+    what = f"{size.name} {name:20} rows {share:4.0%} density {lists.density:.2f}"
+    say(f"{what}: {milliseconds:7.3f} ms {rate:4.0f} TFLOP/s")
     return {"size": size.name, "heads": size.heads, "tokens": size.tokens, "kernel": name, "rows": share,
             "density": round(lists.density, 3), "ms": round(milliseconds, 4), "tflops": round(rate, 1),
             "error": float(f"{error:.3g}")}  # fmt: skip

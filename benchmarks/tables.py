@@ -13,6 +13,7 @@ RESULTS = ROOT / "benchmarks" / "results"
 DEMO_WORLD = ROOT / "demo" / "results" / "demo_world.json"
 DOCS = ROOT / "docs" / "benchmarks.md"
 README = ROOT / "README.md"
+KERNELS = RESULTS / "h200_kernels.json"
 START, END = "<!-- benchmarks:start -->", "<!-- benchmarks:end -->"
 
 INTRODUCTION = """# Benchmarks
@@ -70,6 +71,31 @@ def demo_world() -> str:
     )
 
 
+def attention_kernels() -> str:
+    """Rates of the attention kernels, one table per model size."""
+    result = json.loads(KERNELS.read_text(encoding="utf-8"))
+    parts = [
+        f"## Attention kernels\n\n`{result['command']}`, commit {result['commit'][:9]}, {result['device']}, "
+        f"torch {result['torch']}, {result['date']}. bf16, head dim 128, blocks of 128 tokens, random masks with the "
+        "diagonal kept, inputs as the model hands them over. TFLOP/s count the kept blocks only; every number follows a "
+        "check against float64 in the same run. *rows*: share of the queries (a region's rows against all keys).\n"
+    ]
+    for size in dict.fromkeys(row["size"] for row in result["rows"]):
+        rows = [row for row in result["rows"] if row["size"] == size]
+        lines: dict[tuple[float, str], dict[str, Any]] = {}
+        for row in rows:
+            if "tflops" in row:
+                key = row["rows"], row["kernel"]
+                line = lines.setdefault(key, {"TFLOP/s": row["kernel"], "rows": f"{row['rows']:.0%}"})
+                line[f"density {round(row['density'], 1):g}"] = f"{row['tflops']:.0f}"
+        names = list(dict.fromkeys(name for line in lines.values() for name in line))
+        names = names[:2] + sorted(names[2:])
+        table = markdown([{name: line.get(name, "–") for name in names} for line in lines.values()])
+        mass = next(row for row in rows if row["kernel"] == "block mass")
+        parts.append(f"### {size}\n\n{table}\n\nExact block mass of one layer: {mass['ms']:.1f} ms.\n")
+    return "\n".join(parts)
+
+
 def short(results: dict[str, dict[str, Any]]) -> str:
     """The few numbers of the README."""
     lines = []
@@ -99,7 +125,7 @@ def write_tables() -> None:
             result = json.loads(path.read_text(encoding="utf-8"))
             results[result["device"]] = result
     sections = [section(f"Stream report on {device}", result) for device, result in results.items()]
-    DOCS.write_text("\n".join([INTRODUCTION, demo_world(), *sections]), encoding="utf-8")
+    DOCS.write_text("\n".join([INTRODUCTION, demo_world(), *sections, attention_kernels()]), encoding="utf-8")
     text = README.read_text(encoding="utf-8")
     before, rest = text.split(START)
     README.write_text(f"{before}{START}\n{short(results)}\n{END}{rest.split(END)[1]}", encoding="utf-8")
