@@ -77,8 +77,8 @@ def attention_kernels() -> str:
     parts = [
         f"## Attention kernels\n\n`{result['command']}`, commit {result['commit'][:9]}, {result['device']}, "
         f"torch {result['torch']}, {result['date']}. bf16, head dim 128, blocks of 128 tokens, random masks with the "
-        "diagonal kept, inputs as the model hands them over. TFLOP/s count the kept blocks only; every number follows a "
-        "check against float64 in the same run. *rows*: share of the queries (a region's rows against all keys).\n"
+        "diagonal kept, inputs as the model hands them over. TFLOP/s count the kept blocks only; every number follows "
+        "a check against float64 in the same run. *rows*: share of the queries (a region's rows against all keys).\n"
     ]
     for size in dict.fromkeys(row["size"] for row in result["rows"]):
         rows = [row for row in result["rows"] if row["size"] == size]
