@@ -39,11 +39,15 @@ class StoreOptions:
 
 @dataclass(frozen=True)
 class ProbeOptions:
-    """The early probe and the text recall that feeds it."""
+    """The early probe and the recall that feeds it.
+
+    ``donor`` pins recall to one entry by its id; empty means a pinned report that names none.
+    """
 
     probe_percent: float = 10.0
     recall_top_k: int = 4
     min_text_similarity: float = 0.5
+    donor: str | None = None
 
     def __post_init__(self) -> None:
         _require_percent("probe percent", self.probe_percent)

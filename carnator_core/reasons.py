@@ -38,6 +38,8 @@ class Code(str, Enum):
     UNEXPECTED_CALL = "unexpected_call"
     OUT_OF_MEMORY = "out_of_memory"
     NO_STORE = "no_store"
+    DONOR_UNAVAILABLE = "donor_unavailable"
+    DONOR_DIFFERS = "donor_differs"
 
 
 _SENTENCES = {
@@ -60,6 +62,8 @@ _SENTENCES = {
     Code.PARTIAL_SCHEDULE: "the schedule covers only part of the denoising (sigma {first:.3f} to {last:.3f})",
     Code.UNEXPECTED_CALL: "the sampler called the model in an unexpected way ({detail})",
     Code.NO_STORE: "the store's folder cannot be used ({detail})",
+    Code.DONOR_UNAVAILABLE: "the chosen donor cannot be used: {detail}",
+    Code.DONOR_DIFFERS: "the chosen donor differs in: {fields}",
     Code.OUT_OF_MEMORY: "out of memory during reuse; finished densely",
 }
 

@@ -117,6 +117,8 @@ class Session:
         if self.options.store.mode == "write":
             report.reason = Reason.of(Code.STORE_WRITE_ONLY)
             return []
+        if probe.donor is not None:
+            return self._pinned(probe.donor)
         ranked = rank(self._store.entries(), self.request.embedding)
         if not ranked:
             report.reason = Reason.of(Code.STORE_EMPTY)
@@ -132,6 +134,18 @@ class Session:
                 Code.TEXT_TOO_DIFFERENT, best=same_kind[0].similarity, needed=probe.min_text_similarity
             )
         return close[: probe.recall_top_k]
+
+    def _pinned(self, donor: str) -> list[Candidate]:
+        """The donor that the artist chose: whatever its text, key and gate still hold."""
+        found = [entry for entry in self._store.entries() if entry.id == donor]
+        if not found:
+            detail = "it is not in this store" if donor else "its report names no stored request"
+            self.report.reason = Reason.of(Code.DONOR_UNAVAILABLE, detail=detail)
+        elif found[0].key != self.request.key:
+            fields = ", ".join(found[0].key.differs_in(self.request.key))
+            self.report.reason = Reason.of(Code.DONOR_DIFFERS, fields=fields)
+            return []
+        return rank(found, self.request.embedding)
 
     @property
     def entry_id(self) -> str:

@@ -22,6 +22,9 @@ OPTIONS_THAT_CHANGE_GUIDANCE = (
     "sampler_cfg_function", "sampler_pre_cfg_function", "sampler_post_cfg_function",
     "sampler_calc_cond_batch_function", "model_function_wrapper", "context_handler", "denoise_mask_function",
 )  # fmt: skip
+GUIDER_METHODS = (
+    "__call__", "outer_predict_noise", "predict_noise", "inner_sample", "outer_sample", "sample", "inner_set_conds",
+)  # fmt: skip
 FULL_DENOISE_SIGMA = 0.999  # of a flow model's 1.0
 FINAL_SIGMA = 0.001  # uni_pc writes this in place of 0
 
@@ -60,11 +63,20 @@ def sampler_identity(sampler: Any) -> tuple[str, bool] | Reason:
     return supported_samplers()[function]
 
 
-def check_model(guider: Any) -> Reason | None:
+def is_plain_guider(guider: Any) -> bool:
+    """Whether a guider samples as CFGGuider does; a class of its own may only set the conditions differently."""
     import comfy.samplers
+
+    stock = comfy.samplers.CFGGuider
+    return isinstance(guider, stock) and all(
+        getattr(type(guider), name) is getattr(stock, name) for name in GUIDER_METHODS
+    )
+
+
+def check_model(guider: Any) -> Reason | None:
     from comfy.ldm.wan.model import WanModel
 
-    if type(guider) is not comfy.samplers.CFGGuider:
+    if not is_plain_guider(guider):
         return Reason.of(Code.UNSUPPORTED_MODEL, detail=f"guider {type(guider).__qualname__}")
     diffusion = guider.model_patcher.model.diffusion_model
     if type(diffusion) is not WanModel:

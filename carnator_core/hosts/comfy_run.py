@@ -33,6 +33,24 @@ KEY = "carnator"
 SIGMA_TOLERANCE = 1e-3
 
 
+def without_carnator(model: Any) -> Any:
+    """A clone of a MODEL that is sampled as if no node of ours had touched it."""
+    import comfy.patcher_extension as pe
+
+    model = model.clone()
+    model.remove_wrappers_with_key(pe.WrappersMP.OUTER_SAMPLE, KEY)
+    return model
+
+
+def with_carnator(model: Any, wrapper: Callable[..., torch.Tensor]) -> Any:
+    """A clone of a MODEL whose samplings go through an OUTER_SAMPLE wrapper of ours: the last node of ours decides."""
+    import comfy.patcher_extension as pe
+
+    model = without_carnator(model)
+    model.add_wrapper_with_key(pe.WrappersMP.OUTER_SAMPLE, KEY, wrapper)
+    return model
+
+
 class ComfyRun:
     """Carries one request through ComfyUI's sampler.
 
@@ -55,15 +73,12 @@ class ComfyRun:
 
     def attach(self, model: Any) -> Any:
         """A clone of a MODEL whose next sampling runs through this object."""
-        import comfy.patcher_extension as pe
-
-        model = model.clone()
-        model.add_wrapper_with_key(pe.WrappersMP.OUTER_SAMPLE, KEY, self._outer_sample)
-        return model
+        return with_carnator(model, self.outer_sample)
 
     # -- the run ---------------------------------------------------------------------------------------------------
 
-    def _outer_sample(self, executor: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
+    def outer_sample(self, executor: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """OUTER_SAMPLE wrapper."""
         with self._clock.own():
             return self._run(executor, args, kwargs)
 

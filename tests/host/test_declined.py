@@ -149,14 +149,15 @@ def test_a_block_replacement_is_declined(tiny, tmp_path: Path) -> None:
     assert declined(tiny, tmp_path, tiny.call, model) == "foreign_patch"
 
 
-def test_another_guider_is_declined(tiny, tmp_path: Path) -> None:
+def test_a_guider_that_samples_in_its_own_way_is_declined(tiny, tmp_path: Path) -> None:
     import comfy.sample
     import comfy.samplers
 
     from carnator_core.hosts.comfy_run import ComfyRun
 
     class OtherGuider(comfy.samplers.CFGGuider):
-        pass
+        def predict_noise(self, *args, **kwargs):
+            return super().predict_noise(*args, **kwargs) * 0.9
 
     latent = torch.zeros(1, 16, 3, 8, 8)
     noise = comfy.sample.prepare_noise(latent, 3)
