@@ -34,12 +34,13 @@ class Code(str, Enum):
     UNSUPPORTED_LATENT = "unsupported_latent"
     FOREIGN_PATCH = "foreign_patch"
     TOO_FEW_STEPS = "too_few_steps"
-    PARTIAL_SCHEDULE = "partial_schedule"
+    PARTIAL_SCHEDULE = "partial_schedule"  # in reports of version 0.1.0
     UNEXPECTED_CALL = "unexpected_call"
     OUT_OF_MEMORY = "out_of_memory"
     NO_STORE = "no_store"
     DONOR_UNAVAILABLE = "donor_unavailable"
     DONOR_DIFFERS = "donor_differs"
+    UNSUPPORTED_SCHEDULE = "unsupported_schedule"
 
 
 _SENTENCES = {
@@ -63,6 +64,7 @@ _SENTENCES = {
     Code.UNEXPECTED_CALL: "the sampler called the model in an unexpected way ({detail})",
     Code.NO_STORE: "the store's folder cannot be used ({detail})",
     Code.DONOR_UNAVAILABLE: "the chosen donor cannot be used: {detail}",
+    Code.UNSUPPORTED_SCHEDULE: "the noise level does not fall at every step (sigma {first:.3f} to {last:.3f})",
     Code.DONOR_DIFFERS: "the chosen donor differs in: {fields}",
     Code.OUT_OF_MEMORY: "out of memory during reuse; finished densely",
 }

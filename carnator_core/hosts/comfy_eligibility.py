@@ -25,8 +25,6 @@ OPTIONS_THAT_CHANGE_GUIDANCE = (
 GUIDER_METHODS = (
     "__call__", "outer_predict_noise", "predict_noise", "inner_sample", "outer_sample", "sample", "inner_set_conds",
 )  # fmt: skip
-FULL_DENOISE_SIGMA = 0.999  # of a flow model's 1.0
-FINAL_SIGMA = 0.001  # uni_pc writes this in place of 0
 
 
 def supported_samplers() -> dict[Any, tuple[str, bool]]:
@@ -150,10 +148,8 @@ def check_latent(noise: torch.Tensor, latent: torch.Tensor, denoise_mask: Any) -
 def check_schedule(sigmas: torch.Tensor) -> Reason | None:
     values = [float(s) for s in sigmas]
     falling = all(a > b for a, b in zip(values, values[1:], strict=False))
-    if len(values) < 2 or not falling or not math.isfinite(values[0]):
-        return Reason.of(Code.PARTIAL_SCHEDULE, first=values[0], last=values[-1])
-    if values[0] < FULL_DENOISE_SIGMA or values[-1] > FINAL_SIGMA:
-        return Reason.of(Code.PARTIAL_SCHEDULE, first=values[0], last=values[-1])
+    if not falling or not math.isfinite(values[0]):
+        return Reason.of(Code.UNSUPPORTED_SCHEDULE, first=values[0], last=values[-1])
     return None
 
 
