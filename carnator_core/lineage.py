@@ -18,7 +18,7 @@ KEPT = 256  # outputs of hits; some hundred bytes each
 
 
 class Lineage:
-    """Digests of reused latents → digests of the dense latents they stand for. May be used from several threads."""
+    """Digests of reused latents -> digests of the dense latents they stand for. May be used from several threads."""
 
     def __init__(self, kept: int = KEPT):
         self._kept, self._origins, self._lock = kept, OrderedDict(), threading.Lock()

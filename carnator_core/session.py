@@ -1,4 +1,4 @@
-"""The life of one request: recall → probe → decide → reuse or dense → commit or discard.
+"""The life of one request: recall -> probe -> decide -> reuse or dense -> commit or discard.
 
 The host calls, for every step i of the sampler:
 

@@ -30,7 +30,11 @@ class CarnatorApply(io.ComfyNode):
             ],
             outputs=[
                 io.Model.Output("patched", display_name="model", tooltip="For one or more sampler nodes."),
-                ReportLink.Output("report", tooltip="Filled when the sampler ends; each further sampling replaces it."),
+                ReportLink.Output(
+                    "report",
+                    display_name="report",
+                    tooltip="Filled when the sampler ends; each further sampling replaces it.",
+                ),
             ],
             hidden=[io.Hidden.unique_id],
         )

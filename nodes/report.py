@@ -35,13 +35,18 @@ class CarnatorReport(io.ComfyNode):
                 ),
             ],
             outputs=[
-                io.String.Output("text", tooltip="The report in a few lines."),
-                io.String.Output("json", tooltip="The report as JSON, with all numbers."),
+                io.String.Output("text", display_name="text", tooltip="The report in a few lines."),
+                io.String.Output("json", display_name="json", tooltip="The report as JSON, with all numbers."),
                 io.Image.Output(
                     "picture",
+                    display_name="picture",
                     tooltip="After a hit up to eight latent frames, orange where they were computed; else black.",
                 ),
-                io.Mask.Output("evidence", tooltip="0 = replayed from the donor, 1 = computed; all 1 without a hit."),
+                io.Mask.Output(
+                    "evidence",
+                    display_name="evidence",
+                    tooltip="0 = replayed from the donor, 1 = computed; all 1 without a hit.",
+                ),
             ],
             is_output_node=True,
         )

@@ -29,10 +29,15 @@ class CarnatorReuseSampler(io.ComfyNode):
             "densely, bit-identical to KSampler, and is kept for the next variation.",
             inputs=[*_sampler_inputs(), *reuse_inputs(), *link_inputs()],
             outputs=[
-                io.Latent.Output("latent", tooltip="The denoised latent."),
-                ReportLink.Output("report", tooltip="What was decided and why, for the Report node or as a donor."),
+                io.Latent.Output("latent", display_name="latent", tooltip="The denoised latent."),
+                ReportLink.Output(
+                    "report",
+                    display_name="report",
+                    tooltip="What was decided and why, for the Report node or as a donor.",
+                ),
                 io.Mask.Output(
                     "evidence",
+                    display_name="evidence",
                     tooltip="Per latent frame and cell, the share of reuse steps in which it was computed: 0 = "
                     "replayed from the donor, 1 = computed throughout. All 1 without a hit.",
                 ),

@@ -28,7 +28,7 @@ GUIDER_METHODS = (
 
 
 def supported_samplers() -> dict[Any, tuple[str, bool]]:
-    """Sampler function → (name, multistep).
+    """Sampler function -> (name, multistep).
 
     Each one passed the test that replaying x0 gives the stock latent, and comes closer to the target than its donor
     is when guidance is reused. deis and lms pass only the first: their long histories carry the held residual on.

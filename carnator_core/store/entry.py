@@ -47,9 +47,9 @@ class Trajectory:
     """A donor's x0 predictions in model space.
 
     Args:
-        guided: step → [C, T, H, W] float16, after guidance, for every step.
-        conditional: step → [C, T, H, W] float16, conditional branch, at the check steps.
-        residual_norm: [steps] float32, RMS of conditional − unconditional x0 per step; zeros without guidance.
+        guided: step -> [C, T, H, W] float16, after guidance, for every step.
+        conditional: step -> [C, T, H, W] float16, conditional branch, at the check steps.
+        residual_norm: [steps] float32, RMS of conditional - unconditional x0 per step; zeros without guidance.
     """
 
     guided: dict[int, torch.Tensor]

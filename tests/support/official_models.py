@@ -75,7 +75,7 @@ def write_official_models(base: Path) -> None:
 LORAS = (
     "wan2.2_t2v_lightx2v_4steps_lora_v1.1_high_noise",
     "wan2.2_t2v_lightx2v_4steps_lora_v1.1_low_noise",
-    "my_wan2.1_lora",
+    "Wan21_CausVid_bidirect2_T2V_1_3B_lora_rank32",
 )
 
 

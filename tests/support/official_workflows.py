@@ -92,13 +92,16 @@ def reports(graph: Graph, outputs: dict[str, Any]) -> list[dict[str, Any]]:
     return [outputs[f"report-{sampler}"]["carnator"][0] for sampler in samplers]
 
 
-def _options(graph: Graph, store: str) -> dict[str, Any]:
-    graph["store"] = {
-        "class_type": "CarnatorCacheStore",
-        "inputs": {"name": store, "budget_gb": 1.0, "mode": "read+write"},
-    }
+def with_options(graph: Graph) -> dict[str, Any]:
+    """Adds a gate that lets everything pass; the inputs of our nodes for it."""
     graph["gate"] = {"class_type": "CarnatorCompatibilityGate", "inputs": dict(WIDE)}
-    return {"store": ["store", 0], "gate": ["gate", 0], "region_threshold": 10.0}
+    return {"gate": ["gate", 0], "region_threshold": 10.0}
+
+
+def _options(graph: Graph, store: str) -> dict[str, Any]:
+    inputs = {"name": store, "budget_gb": 1.0, "mode": "read+write"}
+    graph["store"] = {"class_type": "CarnatorCacheStore", "inputs": inputs}
+    return {"store": ["store", 0], **with_options(graph)}
 
 
 def _report(graph: Graph, sampler: str, report: list) -> None:
