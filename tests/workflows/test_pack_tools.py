@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import subprocess
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -76,6 +77,19 @@ def test_comfy_lint_finds_nothing_in_the_api_forms(official_server: ComfyServer,
     assert len(files) == len(NAMES) + 1
     done = tool("comfy-lint", "--strict", "--server", f"http://{official_server.address}", *files)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_archive_is_what_the_registry_would_pack(tool: Tool, archive: Path, tmp_path: Path) -> None:
+    """By comfy-cli's own reading of .comfyignore, from a copy whose files are all known to git."""
+    clone = tmp_path / "clone"
+    shutil.copytree(ROOT, clone, ignore=shutil.ignore_patterns(".git", ".env-carnator", "__pycache__", "demo_output"))
+    for command in (("init", "-q"), ("add", "-A")):
+        subprocess.run(["git", *command], cwd=clone, check=True)
+    done = tool("comfy", "--skip-prompt", "node", "pack", folder=clone)
+    assert done.returncode == 0, done.stdout + done.stderr
+    packed = {name for name in zipfile.ZipFile(clone / "node.zip").namelist() if not name.endswith("/")}
+    kept = {file.relative_to(archive).as_posix() for file in archive.rglob("*") if file.is_file()}
+    assert {name for name in packed if not name.startswith(".")} == kept
 
 
 def test_the_registrys_own_checks_pass(tool: Tool, archive: Path) -> None:
