@@ -28,7 +28,7 @@ def token_difference(target: torch.Tensor, donor: torch.Tensor, patch: tuple[int
 
 
 def threshold_at(base: float, sigma: float) -> float:
-    """τ of the region at a noise level: ``base`` down to sigma 0.99, rising linearly to twice that at 0.90.
+    """tau of the region at a noise level: ``base`` down to sigma 0.99, rising linearly to twice that at 0.90.
 
     Early predictions are blurry means, so that a change shows with a third of its final amplitude; measured on the
     stream *tune* of the demo world.

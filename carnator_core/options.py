@@ -39,11 +39,15 @@ class StoreOptions:
 
 @dataclass(frozen=True)
 class ProbeOptions:
-    """The early probe and the text recall that feeds it."""
+    """The early probe and the recall that feeds it.
+
+    ``donor`` pins recall to one entry by its id; empty means a pinned report that names none.
+    """
 
     probe_percent: float = 10.0
     recall_top_k: int = 4
     min_text_similarity: float = 0.5
+    donor: str | None = None
 
     def __post_init__(self) -> None:
         _require_percent("probe percent", self.probe_percent)
@@ -56,7 +60,7 @@ class ProbeOptions:
 
 @dataclass(frozen=True)
 class GateOptions:
-    """Thresholds τ of the four discrepancies; a donor is accepted only if each one is at or below its own.
+    """Thresholds tau of the four discrepancies; a donor is accepted only if each one is at or below its own.
 
     A near-empty region means that the early predictions agree, which is also what a change that shows late looks
     like. It is trusted only if the representation agrees as closely as it does between two wordings of one scene.
@@ -81,7 +85,7 @@ class ReuseOptions:
     """What a hit computes.
 
     Args:
-        region_threshold: τ of the evidence region at the end of the probe, RMS difference of conditional x0 per
+        region_threshold: tau of the evidence region at the end of the probe, RMS difference of conditional x0 per
             token, in latent units (the model's own normalised latents, about unit variance); see
             ``evidence.threshold_at`` for later steps.
         max_region_percent: share of tokens above which a donor is refused.

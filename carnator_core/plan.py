@@ -13,6 +13,7 @@ from .options import ReuseOptions
 CHECK_SIGMAS = (0.96, 0.94, 0.90, 0.82)
 # At and above this noise level layout and shapes are decided; guidance is not reused there.
 FRESH_GUIDANCE_SIGMA = 0.9
+FINAL_SIGMA = 0.001  # counts as 0: uni_pc writes it in place of 0
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,10 @@ class StepPlan:
 
 @dataclass(frozen=True)
 class Schedule:
-    """Probe [0, probe_end), reuse [probe_end, refine_start), refine [refine_start, steps)."""
+    """Probe [0, probe_end), reuse [probe_end, refine_start), refine [refine_start, steps).
+
+    Any strictly falling part of a schedule, such as one of two stages. Only the part that ends at 0 is refined.
+    """
 
     sigmas: tuple[float, ...]
     probe_end: int
@@ -121,13 +125,15 @@ class Schedule:
     def of(
         cls, sigmas: tuple[float, ...], probe_percent: float, refine_percent: float, multistep: bool
     ) -> Schedule | None:
-        """Split a schedule of N steps (N + 1 sigmas); None if fewer than two reuse steps would remain.
+        """Split N steps (N + 1 sigmas); None if fewer than two reuse steps would remain.
 
         Multistep samplers refine for at least two steps: the first one passes only part of a correction.
         """
         steps = len(sigmas) - 1
         probe = max(1, math.ceil(steps * probe_percent / 100))
-        refine = max(2 if multistep else 1, math.ceil(steps * refine_percent / 100))
+        refine = 0
+        if sigmas[-1] <= FINAL_SIGMA:
+            refine = max(2 if multistep else 1, math.ceil(steps * refine_percent / 100))
         if steps - probe - refine < 2:
             return None
         # The first check never coincides with the end of the probe, which has just estimated the region.

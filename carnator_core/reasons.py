@@ -34,11 +34,14 @@ class Code(str, Enum):
     UNSUPPORTED_LATENT = "unsupported_latent"
     FOREIGN_PATCH = "foreign_patch"
     TOO_FEW_STEPS = "too_few_steps"
-    PARTIAL_SCHEDULE = "partial_schedule"
+    PARTIAL_SCHEDULE = "partial_schedule"  # in reports of version 0.1.0
     UNEXPECTED_CALL = "unexpected_call"
     OUT_OF_MEMORY = "out_of_memory"
     NO_STORE = "no_store"
     LEARNING = "learning"
+    DONOR_UNAVAILABLE = "donor_unavailable"
+    DONOR_DIFFERS = "donor_differs"
+    UNSUPPORTED_SCHEDULE = "unsupported_schedule"
 
 
 _SENTENCES = {
@@ -63,6 +66,9 @@ _SENTENCES = {
     Code.NO_STORE: "the store's folder cannot be used ({detail})",
     Code.LEARNING: "learning this model's scale: {known} of {needed} unrelated pairs of requests seen (a connected "
     "Compatibility Gate sets thresholds by hand)",
+    Code.DONOR_UNAVAILABLE: "the chosen donor cannot be used: {detail}",
+    Code.UNSUPPORTED_SCHEDULE: "the noise level does not fall at every step (sigma {first:.3f} to {last:.3f})",
+    Code.DONOR_DIFFERS: "the chosen donor differs in: {fields}",
     Code.OUT_OF_MEMORY: "out of memory during reuse; finished densely",
 }
 

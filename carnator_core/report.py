@@ -84,3 +84,28 @@ def _age(seconds: float) -> str:
         if seconds >= size:
             return f"{seconds / size:.0f} {unit}"
     return f"{seconds:.0f} s"
+
+
+def summary(status: str, data: dict[str, Any]) -> str:
+    """The report in a few lines for a person.
+
+    Args:
+        status: the line of ``Report.status``.
+        data: ``Report.to_dict``, with "samplings" (how often the node was sampled) added.
+    """
+    lines = [status]
+    if data["decision"] == "hit" and data["reason_code"] != Code.REUSED.value:
+        lines.append(data["reason"])
+    if data["donor"]:
+        lines.append(f"donor {data['donor']['id'][:8]}, text similarity {data['donor']['similarity']:.2f}")
+    for family, found in (data["discrepancies"] or {}).items():
+        if found is not None:
+            lines.append(f"{family} {found:.3g} of {data['thresholds'][family]:.3g} allowed")
+    if data["region_history"]:
+        lines.append("region " + ", ".join(f"{share:.0%} at step {step + 1}" for step, share in data["region_history"]))
+    if data["steps"]:
+        lines.append("steps: " + ", ".join(f"{count} {kind}" for kind, count in data["steps"].items()))
+        lines.append(f"{data['seconds']:.1f} s, of which Carnator {data['own_seconds']:.2f} s")
+    if data["samplings"] > 1:
+        lines.append(f"the last of {data['samplings']} samplings")
+    return "\n".join(lines)

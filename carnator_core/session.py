@@ -1,4 +1,4 @@
-"""The life of one request: recall → probe → decide → reuse or dense → commit or discard.
+"""The life of one request: recall -> probe -> decide -> reuse or dense -> commit or discard.
 
 The host calls, for every step i of the sampler:
 
@@ -47,6 +47,7 @@ class Request:
         embedding: [D] pooled text conditioning, unit length.
         text_digest: exact identity of the text conditioning.
         guided: whether an unconditional branch exists.
+        reused_input: whether the input latent came from a reused run: such a run never becomes a donor.
     """
 
     key: HardKey
@@ -55,6 +56,7 @@ class Request:
     shape: ModelShape
     schedule: Schedule
     guided: bool
+    reused_input: bool = False
 
 
 @dataclass
@@ -106,8 +108,8 @@ class Session:
         self._residual: torch.Tensor | None = None
         self._kinds: Counter[str] = Counter()
         self._give_up = False
-        self._has_reused = False
-        self._writes = options.store.mode != "read"
+        self.reused: EntryInfo | None = None  # the donor of which steps are in the result
+        self._writes = options.store.mode != "read" and not request.reused_input
         self._heat = torch.zeros(request.shape.grid)
         # Set by hand, or the defaults until the decision puts them on the model's own scale.
         self._limits = Thresholds(options.gate or GateOptions(), options.reuse.region_threshold)
@@ -120,6 +122,8 @@ class Session:
         if self.options.store.mode == "write":
             report.reason = Reason.of(Code.STORE_WRITE_ONLY)
             return []
+        if probe.donor is not None:
+            return self._pinned(probe.donor)
         ranked = rank(self._store.entries(), self.request.embedding)
         if not ranked:
             report.reason = Reason.of(Code.STORE_EMPTY)
@@ -135,6 +139,18 @@ class Session:
                 Code.TEXT_TOO_DIFFERENT, best=same_kind[0].similarity, needed=probe.min_text_similarity
             )
         return close[: probe.recall_top_k]
+
+    def _pinned(self, donor: str) -> list[Candidate]:
+        """The donor that the artist chose: whatever its text, key and gate still hold."""
+        found = [entry for entry in self._store.entries() if entry.id == donor]
+        if not found:
+            detail = "it is not in this store" if donor else "its report names no stored request"
+            self.report.reason = Reason.of(Code.DONOR_UNAVAILABLE, detail=detail)
+        elif found[0].key != self.request.key:
+            fields = ", ".join(found[0].key.differs_in(self.request.key))
+            self.report.reason = Reason.of(Code.DONOR_DIFFERS, fields=fields)
+            return []
+        return rank(found, self.request.embedding)
 
     @property
     def entry_id(self) -> str:
@@ -244,7 +260,7 @@ class Session:
             weight = evidence.blend_weight(self._donor.region, guided.shape[2:], self.request.shape.patch)
             donor = self.replayed(step, guided)
             self._heat += self._donor.region.cpu()
-            self._has_reused = True
+            self.reused = self._donor.info
             return torch.where(weight > 0, torch.lerp(donor, guided, weight.to(guided)), donor)
         if self._donor is None and not self._give_up:
             if self._writes:
@@ -358,7 +374,7 @@ class Session:
     def go_dense(self, reason: Reason) -> None:
         """Drop all state: every later step is dense and nothing is stored."""
         # Once a step was reused the result is no longer the stock one: that stays a hit, with the reason told.
-        if not self._has_reused:
+        if self.reused is None:
             self.report.decision = Decision.DECLINED
         self._donor, self._candidates, self._capture, self._give_up = None, [], _Capture(), True
         self.report.reason = reason
@@ -367,14 +383,20 @@ class Session:
         """A step that ran without a plan, after standing aside."""
         self._kinds[StepKind.DENSE.value] += 1
 
-    def commit(self, seconds: float) -> None:
-        """Store a dense run as a donor. Call only after the whole run succeeded."""
+    def commit(self, seconds: float, output: str | None = None) -> None:
+        """Store a dense run as a donor. Call only after the whole run succeeded.
+
+        Args:
+            output: digest of the run's final latent, by which a later stage recognises its lineage.
+        """
         self.report.steps = dict(self._kinds)
         self.report.seconds = seconds
         capture, request = self._capture, self.request
         if self.report.decision is Decision.HIT:
             self.report.region_share = float(self.heat.mean())
         whole = capture.signature is not None and len(capture.guided) == request.schedule.steps
+        if request.reused_input and self.reused is None:
+            self.report.store_note = "not stored: its input latent came from a reused run"
         if self._donor is not None or not whole:
             return
         info = EntryInfo(
@@ -384,6 +406,7 @@ class Session:
             seconds=seconds,
             embedding=request.embedding,
             prompt=None,
+            output=output,
         )
         trajectory = Trajectory(capture.guided, capture.conditional, torch.tensor(capture.residual_norm))
         self.report.store_note = self._store.commit(info, capture.signature, trajectory)

@@ -2,7 +2,7 @@
 
 Families (what the model knows after the probe):
   representation  hidden state of a middle block, conditional lane
-  residual        x0 conditional − x0 unconditional (absent without guidance)
+  residual        x0 conditional - x0 unconditional (absent without guidance)
   dynamics        change of the conditional x0 between the last two probe steps (absent if the probe has one step)
   state           the conditional x0 itself, in full latent size
 """
@@ -36,7 +36,7 @@ class EarlySignature:
     """Compact early states, float16 on the CPU.
 
     Args:
-        representation: [D, t, h, w] pooled hidden state, each side ≤ 8.
+        representation: [D, t, h, w] pooled hidden state, each side <= 8.
         residual, dynamics: [C, t, h, w] pooled latents or None.
         state: [C, T, H, W] conditional x0 in model space.
     """
@@ -90,7 +90,7 @@ def build_signature(
 
 
 def _cosine_distance(a: torch.Tensor, b: torch.Tensor, weight: torch.Tensor) -> float:
-    """1 − cosine of two [C, cells] volumes under cell weights [cells]; 0 if both vanish, 1 if one does."""
+    """1 - cosine of two [C, cells] volumes under cell weights [cells]; 0 if both vanish, 1 if one does."""
     dot = (weight * (a * b).sum(0)).sum()
     norms = (weight * a.square().sum(0)).sum().sqrt(), (weight * b.square().sum(0)).sum().sqrt()
     if max(norms) == 0.0:
@@ -99,7 +99,7 @@ def _cosine_distance(a: torch.Tensor, b: torch.Tensor, weight: torch.Tensor) -> 
 
 
 def _relative_distance(a: torch.Tensor, b: torch.Tensor, weight: torch.Tensor) -> float:
-    """‖a − b‖ / ‖b‖ under cell weights."""
+    """|a - b| / |b| under cell weights."""
     error = (weight * (a - b).square().sum(0)).sum()
     return float((error / (weight * b.square().sum(0)).sum().clamp_min(1e-12)).sqrt())
 

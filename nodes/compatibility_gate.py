@@ -29,8 +29,8 @@ class CarnatorCompatibilityGate(io.ComfyNode):
             category=CATEGORY,
             description="Accepts an earlier request only if all four discrepancies stay within their thresholds.",
             inputs=[
-                _threshold("representation", "Middle hidden state of the model: 1 − cosine.", 2.0),
-                _threshold("residual", "What the prompt adds to the prediction: 1 − cosine.", 2.0),
+                _threshold("representation", "Middle hidden state of the model: 1 - cosine.", 2.0),
+                _threshold("residual", "What the prompt adds to the prediction: 1 - cosine.", 2.0),
                 _threshold("dynamics", "How the prediction moves during the probe: relative difference.", 10.0),
                 _threshold("state", "Predicted video, worst frame: RMS difference in latent units.", 10.0),
                 _threshold(

@@ -2,14 +2,18 @@
 
 from comfy_api.latest import ComfyExtension, io
 
+from .apply import CarnatorApply
 from .cache_store import CarnatorCacheStore
 from .compatibility_gate import CarnatorCompatibilityGate
 from .demo_text_encoder import CarnatorDemoTextEncoder
 from .early_probe import CarnatorEarlyProbe
+from .report import CarnatorReport
 from .reuse_sampler import CarnatorReuseSampler
 
 NODES: list[type[io.ComfyNode]] = [
     CarnatorReuseSampler,
+    CarnatorApply,
+    CarnatorReport,
     CarnatorCacheStore,
     CarnatorEarlyProbe,
     CarnatorCompatibilityGate,

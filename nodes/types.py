@@ -1,4 +1,4 @@
-"""Link types of the pack. Values are frozen option objects and, for reports, plain dictionaries."""
+"""Link types of the pack. Values are frozen option objects and, for reports, a ReportHandle."""
 
 from comfy_api.latest import io
 

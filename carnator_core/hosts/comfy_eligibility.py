@@ -22,12 +22,13 @@ OPTIONS_THAT_CHANGE_GUIDANCE = (
     "sampler_cfg_function", "sampler_pre_cfg_function", "sampler_post_cfg_function",
     "sampler_calc_cond_batch_function", "model_function_wrapper", "context_handler", "denoise_mask_function",
 )  # fmt: skip
-FULL_DENOISE_SIGMA = 0.999  # of a flow model's 1.0
-FINAL_SIGMA = 0.001  # uni_pc writes this in place of 0
+GUIDER_METHODS = (
+    "__call__", "outer_predict_noise", "predict_noise", "inner_sample", "outer_sample", "sample", "inner_set_conds",
+)  # fmt: skip
 
 
 def supported_samplers() -> dict[Any, tuple[str, bool]]:
-    """Sampler function → (name, multistep).
+    """Sampler function -> (name, multistep).
 
     Each one passed the test that replaying x0 gives the stock latent, and comes closer to the target than its donor
     is when guidance is reused. deis and lms pass only the first: their long histories carry the held residual on.
@@ -60,11 +61,20 @@ def sampler_identity(sampler: Any) -> tuple[str, bool] | Reason:
     return supported_samplers()[function]
 
 
-def check_model(guider: Any) -> Reason | None:
+def is_plain_guider(guider: Any) -> bool:
+    """Whether a guider samples as CFGGuider does; a class of its own may only set the conditions differently."""
     import comfy.samplers
+
+    stock = comfy.samplers.CFGGuider
+    return isinstance(guider, stock) and all(
+        getattr(type(guider), name) is getattr(stock, name) for name in GUIDER_METHODS
+    )
+
+
+def check_model(guider: Any) -> Reason | None:
     from comfy.ldm.wan.model import WanModel
 
-    if type(guider) is not comfy.samplers.CFGGuider:
+    if not is_plain_guider(guider):
         return Reason.of(Code.UNSUPPORTED_MODEL, detail=f"guider {type(guider).__qualname__}")
     diffusion = guider.model_patcher.model.diffusion_model
     if type(diffusion) is not WanModel:
@@ -138,10 +148,8 @@ def check_latent(noise: torch.Tensor, latent: torch.Tensor, denoise_mask: Any) -
 def check_schedule(sigmas: torch.Tensor) -> Reason | None:
     values = [float(s) for s in sigmas]
     falling = all(a > b for a, b in zip(values, values[1:], strict=False))
-    if len(values) < 2 or not falling or not math.isfinite(values[0]):
-        return Reason.of(Code.PARTIAL_SCHEDULE, first=values[0], last=values[-1])
-    if values[0] < FULL_DENOISE_SIGMA or values[-1] > FINAL_SIGMA:
-        return Reason.of(Code.PARTIAL_SCHEDULE, first=values[0], last=values[-1])
+    if not falling or not math.isfinite(values[0]):
+        return Reason.of(Code.UNSUPPORTED_SCHEDULE, first=values[0], last=values[-1])
     return None
 
 

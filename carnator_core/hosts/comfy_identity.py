@@ -7,9 +7,8 @@ from typing import Any
 import torch
 
 from ..identity import HardKey, digest, sampled_digest, tensor_digest
-from ..plan import Schedule
+from ..plan import FINAL_SIGMA, Schedule
 from ..store.entry import SCHEMA
-from .comfy_eligibility import FINAL_SIGMA
 
 
 def base_weights(patcher: Any) -> str:
@@ -95,14 +94,12 @@ def conditioning(entry: dict[str, Any], with_text: bool) -> str:
     return tensor_digest(text) if with_text else digest(list(text.shape[1:]))
 
 
-def hard_key(
-    guider: Any,
-    noise: torch.Tensor,
-    latent: torch.Tensor,
-    sampler_name: str,
-    schedule: Schedule,
-) -> HardKey:
-    """All fields of a request except the positive prompt's text. The names are shown to the artist."""
+def hard_key(guider: Any, noise: torch.Tensor, latent: str, sampler_name: str, schedule: Schedule) -> HardKey:
+    """All fields of a request except the positive prompt's text. The names are shown to the artist.
+
+    Args:
+        latent: "empty", or the digest of what the input latent stands for.
+    """
     patcher = guider.model_patcher
     negative = guider.conds.get("negative")
     sigmas = [round(s, 6) if s > FINAL_SIGMA else 0.0 for s in schedule.sigmas]
@@ -114,7 +111,7 @@ def hard_key(
             "software or device": surroundings(patcher),
             "video size": "x".join(map(str, noise.shape)),
             "seed": tensor_digest(noise),
-            "input latent": tensor_digest(latent) if bool(latent.count_nonzero()) else "empty",
+            "input latent": latent,
             "steps or scheduler": digest(sigmas),
             "sampler": sampler_name,
             "CFG": repr(float(guider.cfg)),

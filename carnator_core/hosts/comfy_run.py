@@ -17,8 +17,9 @@ from typing import Any
 import torch
 
 from ..identity import pooled_text, tensor_digest
+from ..lineage import Lineage
 from ..options import Options
-from ..plan import Schedule, StepKind, StepPlan
+from ..plan import FINAL_SIGMA, Schedule, StepKind, StepPlan
 from ..reasons import Code, Decision, Reason
 from ..report import Report
 from ..session import Request, Session
@@ -31,6 +32,25 @@ log = logging.getLogger("carnator")
 
 KEY = "carnator"
 SIGMA_TOLERANCE = 1e-3
+LINEAGE = Lineage()
+
+
+def without_carnator(model: Any) -> Any:
+    """A clone of a MODEL that is sampled as if no node of ours had touched it."""
+    import comfy.patcher_extension as pe
+
+    model = model.clone()
+    model.remove_wrappers_with_key(pe.WrappersMP.OUTER_SAMPLE, KEY)
+    return model
+
+
+def with_carnator(model: Any, wrapper: Callable[..., torch.Tensor]) -> Any:
+    """A clone of a MODEL whose samplings go through an OUTER_SAMPLE wrapper of ours: the last node of ours decides."""
+    import comfy.patcher_extension as pe
+
+    model = without_carnator(model)
+    model.add_wrapper_with_key(pe.WrappersMP.OUTER_SAMPLE, KEY, wrapper)
+    return model
 
 
 class ComfyRun:
@@ -55,15 +75,12 @@ class ComfyRun:
 
     def attach(self, model: Any) -> Any:
         """A clone of a MODEL whose next sampling runs through this object."""
-        import comfy.patcher_extension as pe
-
-        model = model.clone()
-        model.add_wrapper_with_key(pe.WrappersMP.OUTER_SAMPLE, KEY, self._outer_sample)
-        return model
+        return with_carnator(model, self.outer_sample)
 
     # -- the run ---------------------------------------------------------------------------------------------------
 
-    def _outer_sample(self, executor: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
+    def outer_sample(self, executor: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """OUTER_SAMPLE wrapper."""
         with self._clock.own():
             return self._run(executor, args, kwargs)
 
@@ -99,7 +116,7 @@ class ComfyRun:
         try:
             with self._clock.host():
                 result = executor(*args, **kwargs)
-            self._close(time.perf_counter() - started)
+            self._close(result, time.perf_counter() - started)
             self.report.own_seconds = self._clock.read()
             return result
         finally:
@@ -130,25 +147,32 @@ class ComfyRun:
         values = tuple(float(s) for s in sigmas)
         schedule = Schedule.of(values, probe.probe_percent, reuse.refine_percent, multistep)
         if schedule is None:
-            shares = f"{probe.probe_percent:g} %", f"{reuse.refine_percent:g} %"
+            shares = f"{probe.probe_percent:g} %", f"{reuse.refine_percent:g} %" if values[-1] <= FINAL_SIGMA else "no"
             return Reason.of(Code.TOO_FEW_STEPS, steps=len(values) - 1, probe=shares[0], refine=shares[1])
         text = guider.conds["positive"][0]["cross_attn"]
+        start = tensor_digest(latent) if bool(latent.count_nonzero()) else "empty"
         return Request(
-            key=hard_key(guider, noise, latent, name, schedule),
+            key=hard_key(guider, noise, LINEAGE.origin(start), name, schedule),
             embedding=pooled_text(text),
             text_digest=tensor_digest(text),
             shape=eligibility.model_shape(guider, noise),
             schedule=schedule,
             guided=_has_guidance(guider),
+            reused_input=LINEAGE.is_reused(start),
         )
 
-    def _close(self, seconds: float) -> None:
+    def _close(self, result: torch.Tensor, seconds: float) -> None:
         if not self._forward.idle and self._step != self.session.request.schedule.steps - 1:
             self.session.go_dense(Reason.of(Code.UNEXPECTED_CALL, detail=f"{self._step + 1} steps seen"))
         probe = self._dense_seconds[: self.session.request.schedule.probe_end]
         # The first step also pays for warming up; the fastest one is the fair price of a dense step.
         self.report.dense_step_seconds = min(probe, default=None)
-        self.session.commit(seconds)
+        output, donor = tensor_digest(result), self.session.reused
+        self.session.commit(seconds, output)
+        if donor is not None and donor.output != output:
+            LINEAGE.remember(output, donor.output or output)
+        elif donor is None and self.session.request.reused_input:
+            LINEAGE.remember(output, output)
 
     # -- one step --------------------------------------------------------------------------------------------------
 

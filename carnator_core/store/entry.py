@@ -39,6 +39,7 @@ class EntryInfo:
     seconds: float
     embedding: torch.Tensor
     prompt: str | None
+    output: str | None = None  # digest of the run's final latent; absent in entries written before it was kept
 
 
 @dataclass(frozen=True)
@@ -46,9 +47,9 @@ class Trajectory:
     """A donor's x0 predictions in model space.
 
     Args:
-        guided: step → [C, T, H, W] float16, after guidance, for every step.
-        conditional: step → [C, T, H, W] float16, conditional branch, at the check steps.
-        residual_norm: [steps] float32, RMS of conditional − unconditional x0 per step; zeros without guidance.
+        guided: step -> [C, T, H, W] float16, after guidance, for every step.
+        conditional: step -> [C, T, H, W] float16, conditional branch, at the check steps.
+        residual_norm: [steps] float32, RMS of conditional - unconditional x0 per step; zeros without guidance.
     """
 
     guided: dict[int, torch.Tensor]
@@ -129,6 +130,7 @@ def _read(path: Path, only: tuple[str, ...] | None = None) -> tuple[dict[str, to
 def write_entry(folder: Path, info: EntryInfo, signature: EarlySignature, trajectory: Trajectory) -> None:
     """Write both files of an entry into an existing, empty folder and sync them."""
     described = {"key": dict(info.key.fields), "created": info.created, "seconds": info.seconds, "prompt": info.prompt}
+    described["output"] = info.output
     tensors = {**signature.tensors(), "embedding": info.embedding.float()}
     _write(folder / TRAJECTORY_FILE, trajectory.tensors(), {"id": info.id})
     _write(folder / SIGNATURE_FILE, tensors, {"id": info.id, **described})
@@ -147,6 +149,7 @@ def read_info(folder: Path) -> EntryInfo:
             seconds=float(header["seconds"]),
             embedding=tensors["embedding"],
             prompt=header.get("prompt"),
+            output=header.get("output"),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise EntryError(f"{SIGNATURE_FILE}: header is incomplete ({error})") from error

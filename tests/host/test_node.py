@@ -37,21 +37,27 @@ def execute(node, tiny, call, reuse: bool = True, **changes):
         return node.execute(**{**values, **changes})
 
 
+def outputs(output) -> tuple[torch.Tensor, dict, torch.Tensor]:
+    """Latent, report and mask of the node."""
+    latent, handle, mask = output.result
+    return latent["samples"], handle.outcome.report, mask
+
+
 def entries(tmp_path: Path) -> list[Path]:
     return [path for path in tmp_path.rglob("entries/*") if path.is_dir()]
 
 
 def test_off_is_ksampler_and_touches_no_store(node, tiny, tmp_path: Path) -> None:
-    latent, report, mask = execute(node, tiny, tiny.call, reuse=False).result
-    assert torch.equal(latent["samples"], tiny.call(tiny.model))
+    latent, report, mask = outputs(execute(node, tiny, tiny.call, reuse=False))
+    assert torch.equal(latent, tiny.call(tiny.model))
     assert (report["decision"], report["reason_code"]) == ("off", "off")
     assert mask.shape == (1, 8, 8) and bool((mask == 1).all())
     assert entries(tmp_path) == []
 
 
 def test_the_first_run_is_ksampler_and_is_stored(node, tiny, tmp_path: Path) -> None:
-    latent, report, mask = execute(node, tiny, tiny.call).result
-    assert torch.equal(latent["samples"], tiny.call(tiny.model))
+    latent, report, mask = outputs(execute(node, tiny, tiny.call))
+    assert torch.equal(latent, tiny.call(tiny.model))
     assert (report["decision"], report["reason_code"]) == ("miss", "store_empty")
     assert mask.shape == (1, 8, 8) and bool((mask == 1).all())
     (entry,) = entries(tmp_path)
@@ -69,9 +75,9 @@ def test_the_store_lies_in_a_system_folder_that_is_not_served(node, tiny, tmp_pa
 def test_the_second_run_is_a_hit_with_a_mask_a_picture_and_a_status(node, tiny, far, tmp_path: Path) -> None:
     first = execute(node, tiny, tiny.call).result[0]["samples"]
     output = execute(node, tiny, tiny.call)
-    latent, report, mask = output.result
+    latent, report, mask = outputs(output)
     assert report["decision"] == "hit"
-    assert far(latent["samples"], first) < 2e-3
+    assert far(latent, first) < 2e-3
     assert mask.shape == (3, 8, 8) and mask.dtype == torch.float32 and not bool(mask.any())
     ui = output.ui
     assert ui["text"][0].startswith("hit") and ui["carnator"] == [report]
@@ -84,7 +90,8 @@ def test_the_mask_of_a_partial_hit_lies_between_zero_and_one(node, tiny, tmp_pat
     gate = pack_module("carnator_core.options").GateOptions(1e3, 1e3, 1e3, 1e3, 1e3)
     execute(node, tiny, call)
     near = call.but(positive=tiny.near(call.positive, 0.2))
-    _, report, mask = execute(node, tiny, near, region_threshold=0.14, max_region_percent=100.0, gate=gate).result
+    widgets = {"region_threshold": 0.14, "max_region_percent": 100.0}
+    _, report, mask = outputs(execute(node, tiny, near, gate=gate, **widgets))
     assert report["decision"] == "hit", report["reason"]
     assert mask.shape == (3, 16, 16)
     assert mask.min() >= 0.0 and mask.max() <= 1.0 and 0.0 < float(mask.mean()) < 1.0
@@ -93,8 +100,8 @@ def test_the_mask_of_a_partial_hit_lies_between_zero_and_one(node, tiny, tmp_pat
 
 def test_a_declined_latent_of_any_shape_still_gives_all_outputs(node, tiny) -> None:
     latent = {"samples": torch.zeros(2, 16, 3, 8, 8)}
-    result, report, mask = execute(node, tiny, tiny.call, latent_image=latent).result
-    assert result["samples"].shape == (2, 16, 3, 8, 8)
+    result, report, mask = outputs(execute(node, tiny, tiny.call, latent_image=latent))
+    assert result.shape == (2, 16, 3, 8, 8)
     assert (report["decision"], report["reason_code"]) == ("declined", "unsupported_latent")
     assert mask.shape == (1, 8, 8)
 
@@ -102,7 +109,7 @@ def test_a_declined_latent_of_any_shape_still_gives_all_outputs(node, tiny) -> N
 def test_the_report_is_json(node, tiny) -> None:
     execute(node, tiny, tiny.call)
     for call in (tiny.call, tiny.call.but(seed=99), tiny.call.but(steps=2)):
-        report = execute(node, tiny, call).result[1]
+        _, report, _ = outputs(execute(node, tiny, call))
         assert json.loads(json.dumps(report, allow_nan=False))["decision"] == report["decision"]
 
 
@@ -113,7 +120,7 @@ def test_linked_options_are_used(node, tiny, tmp_path: Path) -> None:
     strict = options.GateOptions(0.0, 0.0, 0.0, 0.0)
     near = tiny.call.but(positive=tiny.near(tiny.call.positive, 0.5))
     store, probe = options.StoreOptions(name="mine"), options.ProbeOptions(min_text_similarity=-1.0)
-    report = execute(node, tiny, near, store=store, probe=probe, gate=strict).result[1]
+    _, report, _ = outputs(execute(node, tiny, near, store=store, probe=probe, gate=strict))
     assert report["reason_code"] == "gate_rejected"
     found = {name: report["thresholds"][name] for name in ("representation", "residual", "dynamics", "state")}
     assert found == {"representation": 0, "residual": 0, "dynamics": 0, "state": 0}

@@ -66,7 +66,6 @@ def wan_vae(dim: int = 1, seed: int = 0) -> Weights:
     """A Wan 2.1 VAE, its shapes read from ComfyUI's own class. Call it only with the `comfy` fixture."""
     from comfy.ldm.wan.vae import WanVAE
 
-    random = _Random(seed)
     model = WanVAE(
         dim=dim,
         z_dim=16,
@@ -76,9 +75,15 @@ def wan_vae(dim: int = 1, seed: int = 0) -> Weights:
         temperal_downsample=[False, True, True],
         dropout=0.0,
     )
+    return random_weights(model, seed)
+
+
+def random_weights(model: torch.nn.Module, seed: int) -> Weights:
+    """Random weights of a model's own shapes, of a size at which signals neither vanish nor blow up."""
+    random = _Random(seed)
     weights: Weights = {}
     for name, tensor in model.state_dict().items():
-        if name.endswith("gamma"):
+        if name.endswith("gamma") or "norm" in name:
             weights[name] = torch.ones_like(tensor)
         elif tensor.ndim >= 2:
             weights[name] = random.normal(*tensor.shape) / math.sqrt(tensor[0].numel())

@@ -1,6 +1,7 @@
 """Plan: how the steps are divided and what a hit is predicted to cost."""
 
 import itertools
+import math
 
 import pytest
 from hypothesis import assume, given
@@ -62,6 +63,16 @@ def test_checks_lie_inside_the_reuse_steps_and_after_the_first_one(n, s, probe, 
     assert 1 <= len(schedule.checks) <= 4
     assert list(schedule.checks) == sorted(set(schedule.checks))
     assert set(schedule.checks) <= set(schedule.reuse_steps) - {schedule.probe_end}
+
+
+@given(steps, shift, st.integers(1, 30), percent, st.booleans())
+def test_a_part_that_does_not_end_at_zero_has_no_refine_steps(n, s, cut, probe, multistep) -> None:
+    assume(cut < n)
+    part = sigmas(n, s)[: cut + 1]
+    schedule = Schedule.of(part, probe, 50.0, multistep)
+    assert (schedule is None) == (cut - max(1, math.ceil(cut * probe / 100)) < 2)
+    if schedule is not None:
+        assert schedule.refine_start == schedule.steps == cut
 
 
 def test_fifty_wan_steps_check_near_the_four_noise_levels() -> None:

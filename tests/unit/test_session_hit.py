@@ -1,5 +1,6 @@
 """Session, the runs that reuse: where the region lies, what is computed and what comes out."""
 
+import dataclasses
 import math
 import os
 from pathlib import Path
@@ -280,3 +281,35 @@ def test_the_layer_window_and_refine_share_are_taken_from_the_options(tmp_path: 
         Store(tmp_path, StoreOptions()),
     )
     assert one.window.blocks == range(1, 3)
+
+
+# -- a chosen donor ------------------------------------------------------------------------------------------------
+
+
+def choosing(donor: str, **others: float) -> Options:
+    probe = ProbeOptions(min_text_similarity=1.0, donor=donor)
+    return dataclasses.replace(options(max_region_percent=100.0, **others), probe=probe)
+
+
+def test_a_chosen_donor_is_used_whatever_its_text_and_in_place_of_nearer_ones(tmp_path: Path) -> None:
+    far, _ = run(FakeHost(), tmp_path, PROMPT)
+    closed = dataclasses.replace(options(), gate=GateOptions(0.0, 0.0, 0.0, 0.0, 0.0))
+    near, _ = run(FakeHost(), tmp_path, LOCAL, closed)
+    assert near.report.entry_id is not None
+    one, _ = run(FakeHost(), tmp_path, LOCAL * 1.01, choosing(far.report.entry_id))
+    assert one.report.decision is Decision.HIT and one.report.donor_id == far.report.entry_id
+
+
+def test_a_chosen_donor_of_another_key_is_refused_by_the_fields(tmp_path: Path) -> None:
+    first, _ = run(FakeHost(), tmp_path, PROMPT)
+    one, _ = run(FakeHost(seed=1), tmp_path, PROMPT, choosing(first.report.entry_id))
+    assert one.report.reason == Reason.of(Code.DONOR_DIFFERS, fields="seed")
+
+
+@pytest.mark.parametrize(("donor", "said"), [("", "names no stored request"), ("0" * 32, "not in this store")])
+def test_a_chosen_donor_that_is_not_there_is_a_reason(tmp_path: Path, donor: str, said: str) -> None:
+    run(FakeHost(), tmp_path, PROMPT)
+    host = FakeHost()
+    one, result = run(host, tmp_path, LOCAL, choosing(donor))
+    assert one.report.reason.code is Code.DONOR_UNAVAILABLE and said in one.report.reason.sentence
+    assert torch.equal(result, host.dense(LOCAL))

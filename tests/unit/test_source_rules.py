@@ -1,13 +1,13 @@
 """Rules about the source itself: which part may import what, and what never ships."""
 
 import ast
-import fnmatch
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from support.archive import shipped_files
 from support.paths import ROOT
 
 HOST_MODULES = {
@@ -24,14 +24,8 @@ HEAVY_AT_IMPORT = {"torch", "numpy", "faiss", "triton", "safetensors"}
 
 
 def shipped() -> list[Path]:
-    """Python files of the registry archive: everything but what .comfyignore leaves out."""
-    ignored = [line.strip().rstrip("/") for line in (ROOT / ".comfyignore").read_text().splitlines() if line.strip()]
-    found = []
-    for path in sorted(ROOT.rglob("*.py")):
-        parts = path.relative_to(ROOT).parts
-        if not any(part.startswith(".") or fnmatch.fnmatch(part, name) for part in parts for name in ignored):
-            found.append(path)
-    return found
+    """Python files of the registry archive."""
+    return [path for path in shipped_files() if path.suffix == ".py"]
 
 
 def core() -> list[Path]:
@@ -63,6 +57,14 @@ def test_the_searches_find_files() -> None:
         map(relative, shipped())
     )
     assert not any(relative(p).startswith(("tests/", "scripts/")) for p in shipped())
+
+
+def test_the_archive_holds_what_the_nodes_need_at_run_time() -> None:
+    found = set(map(relative, shipped_files()))
+    needed = ["web/docs/*.md", "workflows/*.json", "workflows/*.jpg", "locales/*/*.json", "demo/models/*/*"]
+    for pattern in needed:
+        files = set(map(relative, ROOT.glob(pattern)))
+        assert files and files <= found, pattern
 
 
 @pytest.mark.parametrize("path", core(), ids=relative)

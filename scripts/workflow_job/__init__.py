@@ -1,0 +1,1 @@
+"""The shipped workflows for official models, made from short descriptions."""
