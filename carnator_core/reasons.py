@@ -38,6 +38,7 @@ class Code(str, Enum):
     UNEXPECTED_CALL = "unexpected_call"
     OUT_OF_MEMORY = "out_of_memory"
     NO_STORE = "no_store"
+    ENTRY_GONE = "entry_gone"
 
 
 _SENTENCES = {
@@ -59,7 +60,8 @@ _SENTENCES = {
     Code.TOO_FEW_STEPS: "too few steps to reuse anything ({steps} steps: {probe} probe, {refine} refine)",
     Code.PARTIAL_SCHEDULE: "the schedule covers only part of the denoising (sigma {first:.3f} to {last:.3f})",
     Code.UNEXPECTED_CALL: "the sampler called the model in an unexpected way ({detail})",
-    Code.NO_STORE: "the store's folder cannot be used ({detail})",
+    Code.NO_STORE: "the store cannot be used ({detail})",
+    Code.ENTRY_GONE: "the stored entry was deleted meanwhile",
     Code.OUT_OF_MEMORY: "out of memory during reuse; finished densely",
 }
 

@@ -18,7 +18,8 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import torch
 
@@ -28,11 +29,12 @@ from .identity import HardKey, digest
 from .options import GateOptions, Options
 from .plan import LayerWindow, ModelShape, Schedule, StepKind, StepPlan, predicted_work
 from .reasons import Code, Decision, Reason
-from .recall import Candidate, nearest_other_key, rank
+from .recall import Candidate
 from .report import Report
 from .signature import Discrepancies, EarlySignature, build_signature, compact, discrepancies
-from .store.entry import EntryError, EntryInfo, Trajectory
+from .store.entry import Entry, EntryInfo, StoredTrajectory, Trajectory
 from .store.folder import Store
+from .store.tensor_file import EntryError, EntryGone
 
 log = logging.getLogger("carnator")
 
@@ -71,11 +73,13 @@ class _Donor:
     """An accepted donor and the state of its reuse, on the device of the run."""
 
     info: EntryInfo
-    trajectory: Trajectory
+    trajectory: StoredTrajectory
     region: torch.Tensor  # [T', h, w] bool
     rows: torch.Tensor  # [n] int64
     residual: torch.Tensor | None  # [C, T, H, W] last guidance residual
     residual_step: int
+    guided: torch.Tensor | None = None  # [C, T, H, W] float16 of the present step
+    conditional: torch.Tensor | None = None  # the same of the present check
 
 
 @dataclass(frozen=True)
@@ -113,25 +117,26 @@ class Session:
     # -- recall ----------------------------------------------------------------------------------------------------
 
     def _recall(self) -> list[Candidate]:
-        probe, report = self.options.probe, self.report
+        probe, report, request = self.options.probe, self.report, self.request
+        report.store_note = self._store.take_failure()
         if self.options.store.mode == "write":
             report.reason = Reason.of(Code.STORE_WRITE_ONLY)
             return []
-        ranked = rank(self._store.entries(), self.request.embedding)
-        if not ranked:
+        found = self._store.recall(request.key, request.embedding, probe.recall_top_k, self.entry_id)
+        close = [c for c in found.same_key if c.similarity >= probe.min_text_similarity]
+        if close:
+            return close
+        if found.trouble is not None:
+            report.reason = Reason.of(Code.ENTRY_CORRUPT, detail=found.trouble)
+        elif found.nearest is None:
             report.reason = Reason.of(Code.STORE_EMPTY)
-            return []
-        same_kind = [c for c in ranked if c.info.key == self.request.key]
-        # The same text is as similar as can be, also where its embedding vanishes (an empty prompt).
-        same_kind = [replace(c, similarity=1.0) if c.info.id == self.entry_id else c for c in same_kind]
-        close = [c for c in same_kind if c.similarity >= probe.min_text_similarity]
-        if not same_kind:
-            report.reason = Reason.of(Code.KEY_DIFFERS, fields=", ".join(nearest_other_key(ranked, self.request.key)))
-        elif not close:
-            report.reason = Reason.of(
-                Code.TEXT_TOO_DIFFERENT, best=same_kind[0].similarity, needed=probe.min_text_similarity
-            )
-        return close[: probe.recall_top_k]
+        elif not found.same_key:
+            fields = found.nearest.info.key.differs_in(request.key)
+            report.reason = Reason.of(Code.KEY_DIFFERS, fields=", ".join(fields))
+        else:
+            best = found.same_key[0].similarity
+            report.reason = Reason.of(Code.TEXT_TOO_DIFFERENT, best=best, needed=probe.min_text_similarity)
+        return []
 
     @property
     def entry_id(self) -> str:
@@ -153,7 +158,7 @@ class Session:
     def _plan(self, step: int) -> StepPlan:
         schedule, guided = self.request.schedule, self.request.guided
         last_probe = step == schedule.probe_end - 1
-        if self._donor is None or step not in schedule.reuse_steps:
+        if self._donor is None or step not in schedule.reuse_steps or not self._load(step):
             return StepPlan(
                 StepKind.DENSE,
                 run_uncond=guided,
@@ -168,9 +173,19 @@ class Session:
         due = guided and (schedule.keeps_guidance_fresh(step) or age >= self.options.reuse.guidance_interval)
         return StepPlan(StepKind.REGION, run_uncond=due)
 
+    def _load(self, step: int) -> bool:
+        """Read what a step needs of the donor. If that fails, the rest of the run is dense and this returns False."""
+        donor = self._donor
+        try:
+            donor.guided = donor.trajectory.guided(step)
+            donor.conditional = donor.trajectory.conditional(step) if step in self.request.schedule.checks else None
+        except EntryError as error:
+            self.go_dense(self._set_aside(donor.info, error))
+        return self._donor is not None
+
     def replayed(self, step: int, like: torch.Tensor) -> torch.Tensor:
         """The donor's guided x0 [1, C, T, H, W] on the device and in the dtype of ``like``."""
-        return self._donor.trajectory.guided[step].to(like)[None]
+        return self._donor.guided.to(like)[None]
 
     def observe(self, step: int, cond: torch.Tensor, uncond: torch.Tensor | None, hidden: torch.Tensor | None) -> None:
         """Take in a step in which every branch ran over all tokens or over the region's rows.
@@ -222,7 +237,7 @@ class Session:
             cond: [1, C, T, H, W] conditional x0 over all tokens.
         """
         donor = self._donor
-        reference = donor.trajectory.conditional[step].to(cond)
+        reference = donor.conditional.to(cond)
         difference = evidence.token_difference(cond[0], reference, self.request.shape.patch)
         region = evidence.evidence_region(difference, self._threshold(step))
         grew = bool((region & ~donor.region).any())
@@ -274,7 +289,7 @@ class Session:
             if {n: t.shape for n, t in donor.tensors().items()} != {n: t.shape for n, t in mine.tensors().items()}:
                 raise EntryError("signature has other families or shapes")
         except EntryError as error:
-            self._set_aside(candidate, error)
+            self.report.reason = self._set_aside(candidate.info, error)
             return None
         difference = evidence.token_difference(mine.state, donor.state, shape.patch)
         region = evidence.evidence_region(difference, self._threshold(self.request.schedule.probe_end - 1))
@@ -300,13 +315,13 @@ class Session:
         schedule, info = self.request.schedule, verdict.candidate.info
         try:
             trajectory = self._store.trajectory(info.id, self.request.shape.latent, schedule.steps, schedule.checks)
+            trajectory.check()  # what is bad now costs only the donor; later it would cost the hit
         except EntryError as error:
-            self._set_aside(verdict.candidate, error)
+            self.report.reason = self._set_aside(info, error)
             return False
         region = verdict.region.to(device)
         self._donor = _Donor(info, trajectory, region, verdict.rows.to(device), self._residual, schedule.probe_end - 1)
         self._capture = _Capture()  # a hit does not become a donor: errors would chain
-        self._store.touch(info.id)
         self._show(verdict)
         self.report.decision, self.report.reason = Decision.HIT, Reason.of(Code.REUSED)
         self._note_region(schedule.probe_end - 1)
@@ -322,9 +337,11 @@ class Session:
     def _threshold(self, step: int) -> float:
         return evidence.threshold_at(self.options.reuse.region_threshold, self.request.schedule.sigmas[step])
 
-    def _set_aside(self, candidate: Candidate, error: EntryError) -> None:
-        self._store.quarantine(candidate.info.id, str(error))
-        self.report.reason = Reason.of(Code.ENTRY_CORRUPT, detail=str(error))
+    def _set_aside(self, info: EntryInfo, error: EntryError) -> Reason:
+        if isinstance(error, EntryGone):
+            return Reason.of(Code.ENTRY_GONE)
+        self._store.quarantine(info.id, str(error))
+        return Reason.of(Code.ENTRY_CORRUPT, detail=str(error))
 
     def _note_region(self, step: int) -> None:
         self.report.region_history.append((step, round(float(self._donor.region.float().mean()), 4)))
@@ -345,32 +362,41 @@ class Session:
         # Once a step was reused the result is no longer the stock one: that stays a hit, with the reason told.
         if not self._has_reused:
             self.report.decision = Decision.DECLINED
-        self._donor, self._candidates, self._capture, self._give_up = None, [], _Capture(), True
+        self.close()
+        self._candidates, self._capture, self._give_up = [], _Capture(), True
         self.report.reason = reason
 
     def count_stock_step(self) -> None:
         """A step that ran without a plan, after standing aside."""
         self._kinds[StepKind.DENSE.value] += 1
 
-    def commit(self, seconds: float) -> None:
-        """Store a dense run as a donor. Call only after the whole run succeeded."""
+    def close(self) -> None:
+        """Let go of the donor: its file is closed and the store may delete it."""
+        if self._donor is not None:
+            self._donor.trajectory.close()
+            self._donor = None
+
+    def commit(self, seconds: float, preview: Callable[[], bytes | None] = lambda: None) -> None:
+        """Store a dense run as a donor, or count a hit. Call only after the whole run succeeded.
+
+        Args:
+            seconds: of the whole run.
+            preview: makes a small JPEG picture of the result for the entry; called only if one may be written.
+        """
         self.report.steps = dict(self._kinds)
         self.report.seconds = seconds
         capture, request = self._capture, self.request
         if self.report.decision is Decision.HIT:
             self.report.region_share = float(self.heat.mean())
+        if self._donor is not None:
+            self._store.note_hit(self._donor.info.id, max(0.0, self._donor.info.seconds - seconds))
         whole = capture.signature is not None and len(capture.guided) == request.schedule.steps
         if self._donor is not None or not whole:
             return
-        info = EntryInfo(
-            id=self.entry_id,
-            key=request.key,
-            created=time.time(),
-            seconds=seconds,
-            embedding=request.embedding,
-            prompt=None,
-        )
+        info = EntryInfo(id=self.entry_id, key=request.key, created=time.time(), seconds=seconds, prompt=None)
         trajectory = Trajectory(capture.guided, capture.conditional, torch.tensor(capture.residual_norm))
-        self.report.store_note = self._store.commit(info, capture.signature, trajectory)
-        if self.report.store_note is None:
+        note = self._store.commit(Entry(info, request.embedding, capture.signature, trajectory, preview()))
+        if note is None:
             self.report.entry_id = info.id
+        else:
+            self.report.store_note = note

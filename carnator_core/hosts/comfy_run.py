@@ -22,9 +22,10 @@ from ..plan import Schedule, StepKind, StepPlan
 from ..reasons import Code, Decision, Reason
 from ..report import Report
 from ..session import Request, Session
-from ..store.folder import Store
+from ..store.folder import open_store
 from . import comfy_eligibility as eligibility
 from .comfy_identity import hard_key
+from .comfy_picture import preview_picture
 from .comfy_wan_forward import ForwardPatches
 
 log = logging.getLogger("carnator")
@@ -80,7 +81,8 @@ class ComfyRun:
                 return executor(*args, **kwargs)
 
         try:
-            self.session = Session(request, self.options, Store(self._store_root, self.options.store))
+            store = open_store(self._store_root, self.options.store)
+            self.session = Session(request, self.options, store)
         except OSError as error:
             detail = error.strerror or str(error)
             self.report.decision, self.report.reason = Decision.DECLINED, Reason.of(Code.NO_STORE, detail=detail)
@@ -99,12 +101,13 @@ class ComfyRun:
         try:
             with self._clock.host():
                 result = executor(*args, **kwargs)
-            self._close(time.perf_counter() - started)
+            self._close(result, guider.model_patcher, time.perf_counter() - started)
             self.report.own_seconds = self._clock.read()
             return result
         finally:
             guider.model_options = original
             self._forward = None
+            self.session.close()
 
     def _open(self, guider: Any, executor: Any, args: tuple, kwargs: dict) -> Request | Reason:
         """Describe the request to the core, or say why it is declined."""
@@ -142,13 +145,13 @@ class ComfyRun:
             guided=_has_guidance(guider),
         )
 
-    def _close(self, seconds: float) -> None:
+    def _close(self, result: torch.Tensor, model: Any, seconds: float) -> None:
         if not self._forward.idle and self._step != self.session.request.schedule.steps - 1:
             self.session.go_dense(Reason.of(Code.UNEXPECTED_CALL, detail=f"{self._step + 1} steps seen"))
         probe = self._dense_seconds[: self.session.request.schedule.probe_end]
         # The first step also pays for warming up; the fastest one is the fair price of a dense step.
         self.report.dense_step_seconds = min(probe, default=None)
-        self.session.commit(seconds)
+        self.session.commit(seconds, lambda: preview_picture(model, result))
 
     # -- one step --------------------------------------------------------------------------------------------------
 
@@ -205,7 +208,12 @@ class ComfyRun:
             self._progress("probe")
         elif step == schedule.refine_start and self.session.reusing:
             self._progress("refine")
-        return self.session.plan_step(step)
+        was_reusing = self.session.reusing
+        plan = self.session.plan_step(step)
+        if was_reusing and not self.session.reusing:  # the donor's file went bad
+            self._forward.release()
+            self._progress(self.report.status())
+        return plan
 
     def _stand_aside(self, reason: Reason) -> None:
         self.session.go_dense(reason)

@@ -38,6 +38,7 @@ def execute(node, tiny, call, reuse: bool = True, **changes):
 
 
 def entries(tmp_path: Path) -> list[Path]:
+    pack_module("carnator_core.store.folder").close_stores()  # writes are pending until then
     return [path for path in tmp_path.rglob("entries/*") if path.is_dir()]
 
 
