@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 import torch
 
 from . import evidence
+from .donor import Donor
 from .gate import exceeded, explain, thresholds_for
 from .identity import HardKey, digest
 from .options import GateOptions, Options
@@ -32,7 +33,7 @@ from .reasons import Code, Decision, Reason
 from .recall import Candidate
 from .report import Report
 from .signature import Discrepancies, EarlySignature, build_signature, compact, discrepancies
-from .store.entry import Entry, EntryInfo, StoredTrajectory, Trajectory
+from .store.entry import Entry, EntryInfo, Trajectory
 from .store.folder import Store
 from .store.tensor_file import EntryError, EntryGone
 
@@ -68,20 +69,6 @@ class _Capture:
     signature: EarlySignature | None = None
 
 
-@dataclass
-class _Donor:
-    """An accepted donor and the state of its reuse, on the device of the run."""
-
-    info: EntryInfo
-    trajectory: StoredTrajectory
-    region: torch.Tensor  # [T', h, w] bool
-    rows: torch.Tensor  # [n] int64
-    residual: torch.Tensor | None  # [C, T, H, W] last guidance residual
-    residual_step: int
-    guided: torch.Tensor | None = None  # [C, T, H, W] float16 of the present step
-    conditional: torch.Tensor | None = None  # the same of the present check
-
-
 @dataclass(frozen=True)
 class _Verdict:
     """One candidate as the gate sees it."""
@@ -104,7 +91,7 @@ class Session:
         self.window = LayerWindow.of(options.reuse, request.shape.depth)
         self.report = Report(thresholds=options.gate)
         self._capture = _Capture()
-        self._donor: _Donor | None = None
+        self._donor: Donor | None = None
         self._previous_cond: torch.Tensor | None = None
         self._residual: torch.Tensor | None = None
         self._kinds: Counter[str] = Counter()
@@ -175,12 +162,10 @@ class Session:
 
     def _load(self, step: int) -> bool:
         """Read what a step needs of the donor. If that fails, the rest of the run is dense and this returns False."""
-        donor = self._donor
         try:
-            donor.guided = donor.trajectory.guided(step)
-            donor.conditional = donor.trajectory.conditional(step) if step in self.request.schedule.checks else None
+            self._donor.load(step, step in self.request.schedule.checks)
         except EntryError as error:
-            self.go_dense(self._set_aside(donor.info, error))
+            self.go_dense(self._set_aside(self._donor.info, error))
         return self._donor is not None
 
     def replayed(self, step: int, like: torch.Tensor) -> torch.Tensor:
@@ -197,7 +182,7 @@ class Session:
         cond0 = cond[0].detach()
         if self._donor is not None:
             if uncond is not None:
-                self._remember_residual(step, cond0 - uncond[0])
+                self._donor.remember_residual(step, cond0 - uncond[0], self.request.shape.patch)
             return
         if self._give_up:
             return
@@ -212,23 +197,9 @@ class Session:
         elif step < self.request.schedule.probe_end:
             self._previous_cond = cond0.clone()
 
-    def _remember_residual(self, step: int, residual: torch.Tensor) -> None:
-        donor = self._donor
-        if donor.residual is not None:
-            # Outside the region's rows a region forward leaves nothing meaningful: keep the older residual there.
-            weight = evidence.blend_weight(donor.region, tuple(residual.shape[1:]), self.request.shape.patch)
-            residual = torch.where(weight > 0, residual, donor.residual)
-        donor.residual, donor.residual_step = residual, step
-
     def residual_filled(self, step: int, cond: torch.Tensor) -> torch.Tensor:
-        """Unconditional x0 [1, C, T, H, W] where that branch did not run.
-
-        The last guidance residual is scaled along the donor's curve of residual norms, since it shrinks with sigma.
-        """
-        norms = self._donor.trajectory.residual_norm
-        before = float(norms[self._donor.residual_step])
-        scale = float(norms[step]) / before if before > 0 else 1.0
-        return cond - scale * self._donor.residual.to(cond)[None]
+        """Unconditional x0 [1, C, T, H, W] where that branch did not run."""
+        return self._donor.residual_filled(step, cond)
 
     def reestimate(self, step: int, cond: torch.Tensor) -> bool:
         """At a check: let the region grow and shrink. Returns whether the unconditional branch must run now.
@@ -320,7 +291,7 @@ class Session:
             self.report.reason = self._set_aside(info, error)
             return False
         region = verdict.region.to(device)
-        self._donor = _Donor(info, trajectory, region, verdict.rows.to(device), self._residual, schedule.probe_end - 1)
+        self._donor = Donor(info, trajectory, region, verdict.rows.to(device), self._residual, schedule.probe_end - 1)
         self._capture = _Capture()  # a hit does not become a donor: errors would chain
         self._show(verdict)
         self.report.decision, self.report.reason = Decision.HIT, Reason.of(Code.REUSED)

@@ -92,6 +92,10 @@ class Store:
         with self._lock:
             self._catalog.close()
 
+    def __deepcopy__(self, memo: dict) -> Store:
+        """There is one per process: a copy of whatever refers to it refers to it too."""
+        return self
+
     @property
     def in_place(self) -> bool:
         """False once somebody deleted or replaced the store's folder or its catalog."""
