@@ -7,6 +7,7 @@ from .compatibility_gate import CarnatorCompatibilityGate
 from .demo_text_encoder import CarnatorDemoTextEncoder
 from .early_probe import CarnatorEarlyProbe
 from .reuse_sampler import CarnatorReuseSampler
+from .store_purge import CarnatorStorePurge
 
 NODES: list[type[io.ComfyNode]] = [
     CarnatorReuseSampler,
@@ -14,6 +15,7 @@ NODES: list[type[io.ComfyNode]] = [
     CarnatorEarlyProbe,
     CarnatorCompatibilityGate,
     CarnatorDemoTextEncoder,
+    CarnatorStorePurge,
 ]
 
 

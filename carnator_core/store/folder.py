@@ -68,6 +68,13 @@ class Purged:
     pinned: int
     in_use: int
 
+    @property
+    def sentence(self) -> str:
+        kept = [f"{self.pinned} pinned"] * bool(self.pinned) + [f"{self.in_use} in use"] * bool(self.in_use)
+        return f"{self.entries} entries deleted, {self.bytes / 1e9:.2f} GB" + (
+            f"; kept: {', '.join(kept)}" if kept else ""
+        )
+
 
 class Store:
     """The entries under one root and name. Thread-safe. Raises OSError if folder or catalog cannot be used."""
@@ -130,6 +137,11 @@ class Store:
         with self._lock:
             self._refresh()
             return self._catalog.usage()
+
+    def check_catalog(self) -> str | None:
+        """What SQLite's own full check of the catalog finds wrong, or None. Raises CatalogError."""
+        with self._lock:
+            return self._catalog.check()
 
     def _refresh(self) -> None:
         """Bring catalog and memory to what lies in the folder, if anything changed. Raises CatalogError."""
@@ -327,13 +339,17 @@ class Store:
         except CatalogError as error:
             log.warning("Carnator: %s", error)
 
-    def purge(self, unused_seconds: float) -> Purged:
-        """Delete all entries that were not used for so long, but none that is pinned or in use. Raises CatalogError."""
+    def purge(self, unused_seconds: float, dry: bool = False) -> Purged:
+        """Delete all entries that were not used for so long, but none that is pinned or in use.
+
+        Args:
+            dry: only tell what would be deleted.
+        Raises CatalogError.
+        """
         old = [entry for entry in self.usage() if time.time() - entry.last_used >= unused_seconds]
         loose = [entry for entry in old if not entry.pinned]
-        deleted = [entry for entry in loose if self.delete(entry.id)]
-        gone = sum(entry.bytes for entry in deleted)
-        return Purged(len(deleted), gone, len(old) - len(loose), len(loose) - len(deleted))
+        gone = [entry for entry in loose if (entry.id not in self._leases if dry else self.delete(entry.id))]
+        return Purged(len(gone), sum(e.bytes for e in gone), len(old) - len(loose), len(loose) - len(gone))
 
 
 _open: dict[Path, Store] = {}
