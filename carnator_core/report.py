@@ -67,16 +67,18 @@ class Report:
 
     def status(self) -> str:
         """One line for the node and the log."""
+        note = f" ({self.store_note})" if self.store_note else ""
         if self.decision is not Decision.HIT:
-            line = f"{self.decision.value}: {self.reason.sentence}"
-            return f"{line} ({self.store_note})" if self.store_note else line
+            return f"{self.decision.value}: {self.reason.sentence}{note}"
         parts = ["hit"]
         if self.estimated_speedup:
             parts[0] += f" {self.estimated_speedup:.1f}×"
         if self.donor_created:
             parts.append(f"donor {_age(time.time() - self.donor_created)} ago")
         parts.append(f"region {self.region_share or 0:.0%}")
-        return " · ".join(parts)
+        if self.reason.code is not Code.REUSED:  # the hit ended early
+            parts.append(self.reason.sentence)
+        return " · ".join(parts) + note
 
 
 def _age(seconds: float) -> str:

@@ -20,7 +20,8 @@ from .evidence import token_difference
 from .identity import HardKey, digest
 from .options import GateOptions
 from .signature import EarlySignature, discrepancies
-from .store.entry import EntryError, EntryInfo
+from .store.entry import EntryInfo
+from .store.tensor_file import EntryError
 
 if TYPE_CHECKING:
     from .store.folder import Store
@@ -93,17 +94,22 @@ def medians(distances: list[Scale]) -> Scale:
     return Scale(**{f.name: middle(f.name) for f in dataclasses.fields(Scale)})
 
 
-def unrelated_pairs(entries: list[EntryInfo], key: HardKey, min_similarity: float) -> list[tuple[str, str]]:
+def unrelated_pairs(
+    texts: list[tuple[EntryInfo, torch.Tensor]], key: HardKey, min_similarity: float
+) -> list[tuple[str, str]]:
     """Up to 16 pairs of ids of unrelated requests to the model and setting of ``key``.
 
     Two requests are unrelated if their texts are too different for recall, or if seed and text both differ: another
     seed is another composition. Which pairs are taken depends on the entries alone, not on their order.
+
+    Args:
+        texts: stored requests with their text embeddings [D].
     """
-    newest = sorted((e for e in entries if set(e.key.differs_in(key)) <= FREE_FIELDS),
-                    key=lambda e: (-e.created, e.id))[:NEWEST]  # fmt: skip
+    alike = [(info, text) for info, text in texts if set(info.key.differs_in(key)) <= FREE_FIELDS]
+    newest = sorted(alike, key=lambda item: (-item[0].created, item[0].id))[:NEWEST]
     pairs = []
-    for a, b in itertools.combinations(sorted(newest, key=lambda e: e.id), 2):
-        similarity = float(a.embedding @ b.embedding)
+    for (a, a_text), (b, b_text) in itertools.combinations(sorted(newest, key=lambda item: item[0].id), 2):
+        similarity = float(a_text @ b_text)
         other_seed = "seed" in a.key.differs_in(b.key)
         if similarity < min_similarity or (other_seed and similarity < SAME_TEXT):
             pairs.append((a.id, b.id))
@@ -113,7 +119,7 @@ def unrelated_pairs(entries: list[EntryInfo], key: HardKey, min_similarity: floa
 def seen_distances(store: Store, key: HardKey, patch: tuple[int, int, int], min_similarity: float) -> list[Scale]:
     """Distances of the unrelated pairs that a store holds; the store remembers what was read once."""
     found = []
-    for pair in unrelated_pairs(store.entries(), key, min_similarity):
+    for pair in unrelated_pairs(store.texts(), key, min_similarity):
         try:
             if pair not in store.pair_distances:
                 store.pair_distances[pair] = distance(*map(store.signature, pair), patch)

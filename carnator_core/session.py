@@ -18,45 +18,28 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import torch
 
 from . import evidence
-from .gate import exceeded, explain, thresholds_for
-from .identity import HardKey, digest
+from .donor import Donor
+from .identity import digest
 from .options import GateOptions, Options
-from .plan import LayerWindow, ModelShape, Schedule, StepKind, StepPlan, predicted_work
+from .plan import LayerWindow, StepKind, StepPlan
 from .reasons import Code, Decision, Reason
-from .recall import Candidate, nearest_other_key, rank
+from .recall import Candidate
 from .report import Report
+from .request import Request
 from .scale import PAIRS_NEEDED, Thresholds, medians, seen_distances
-from .signature import Discrepancies, EarlySignature, build_signature, compact, discrepancies
-from .store.entry import EntryError, EntryInfo, Trajectory
+from .signature import EarlySignature, build_signature, compact
+from .store.entry import Entry, EntryInfo, Trajectory
 from .store.folder import Store
+from .store.tensor_file import EntryError, EntryGone
+from .verdict import Verdict, judge
 
 log = logging.getLogger("carnator")
-
-
-@dataclass(frozen=True)
-class Request:
-    """What the host knows of a request before its first step.
-
-    Args:
-        key: everything that must be equal for reuse.
-        embedding: [D] pooled text conditioning, unit length.
-        text_digest: exact identity of the text conditioning.
-        guided: whether an unconditional branch exists.
-        reused_input: whether the input latent came from a reused run: such a run never becomes a donor.
-    """
-
-    key: HardKey
-    embedding: torch.Tensor
-    text_digest: str
-    shape: ModelShape
-    schedule: Schedule
-    guided: bool
-    reused_input: bool = False
 
 
 @dataclass
@@ -69,32 +52,6 @@ class _Capture:
     signature: EarlySignature | None = None
 
 
-@dataclass
-class _Donor:
-    """An accepted donor and the state of its reuse, on the device of the run."""
-
-    info: EntryInfo
-    trajectory: Trajectory
-    region: torch.Tensor  # [T', h, w] bool
-    rows: torch.Tensor  # [n] int64
-    residual: torch.Tensor | None  # [C, T, H, W] last guidance residual
-    residual_step: int
-
-
-@dataclass(frozen=True)
-class _Verdict:
-    """One candidate as the gate sees it."""
-
-    candidate: Candidate
-    found: Discrepancies
-    thresholds: GateOptions
-    region: torch.Tensor
-    rows: torch.Tensor
-    share: float
-    work: float
-    refusal: Reason | None
-
-
 class Session:
     """One request. Not thread-safe; dropped when its run ends."""
 
@@ -103,7 +60,7 @@ class Session:
         self.window = LayerWindow.of(options.reuse, request.shape.depth)
         self.report = Report(thresholds=options.gate)
         self._capture = _Capture()
-        self._donor: _Donor | None = None
+        self._donor: Donor | None = None
         self._previous_cond: torch.Tensor | None = None
         self._residual: torch.Tensor | None = None
         self._kinds: Counter[str] = Counter()
@@ -118,39 +75,41 @@ class Session:
     # -- recall ----------------------------------------------------------------------------------------------------
 
     def _recall(self) -> list[Candidate]:
-        probe, report = self.options.probe, self.report
+        probe, report, request = self.options.probe, self.report, self.request
+        report.store_note = self._store.take_failure()
         if self.options.store.mode == "write":
             report.reason = Reason.of(Code.STORE_WRITE_ONLY)
             return []
         if probe.donor is not None:
             return self._pinned(probe.donor)
-        ranked = rank(self._store.entries(), self.request.embedding)
-        if not ranked:
+        found = self._store.recall(request.key, request.embedding, probe.recall_top_k, self.entry_id)
+        close = [c for c in found.same_key if c.similarity >= probe.min_text_similarity]
+        if close:
+            return close
+        if found.trouble is not None:
+            report.reason = Reason.of(Code.ENTRY_CORRUPT, detail=found.trouble)
+        elif found.nearest is None:
             report.reason = Reason.of(Code.STORE_EMPTY)
-            return []
-        same_kind = [c for c in ranked if c.info.key == self.request.key]
-        # The same text is as similar as can be, also where its embedding vanishes (an empty prompt).
-        same_kind = [replace(c, similarity=1.0) if c.info.id == self.entry_id else c for c in same_kind]
-        close = [c for c in same_kind if c.similarity >= probe.min_text_similarity]
-        if not same_kind:
-            report.reason = Reason.of(Code.KEY_DIFFERS, fields=", ".join(nearest_other_key(ranked, self.request.key)))
-        elif not close:
-            report.reason = Reason.of(
-                Code.TEXT_TOO_DIFFERENT, best=same_kind[0].similarity, needed=probe.min_text_similarity
-            )
-        return close[: probe.recall_top_k]
+        elif not found.same_key:
+            fields = found.nearest.info.key.differs_in(request.key)
+            report.reason = Reason.of(Code.KEY_DIFFERS, fields=", ".join(fields))
+        else:
+            best = found.same_key[0].similarity
+            report.reason = Reason.of(Code.TEXT_TOO_DIFFERENT, best=best, needed=probe.min_text_similarity)
+        return []
 
     def _pinned(self, donor: str) -> list[Candidate]:
         """The donor that the artist chose: whatever its text, key and gate still hold."""
-        found = [entry for entry in self._store.entries() if entry.id == donor]
-        if not found:
+        found = self._store.find(donor, self.request.embedding) if donor else None
+        if found is None:
             detail = "it is not in this store" if donor else "its report names no stored request"
             self.report.reason = Reason.of(Code.DONOR_UNAVAILABLE, detail=detail)
-        elif found[0].key != self.request.key:
-            fields = ", ".join(found[0].key.differs_in(self.request.key))
+            return []
+        if found.info.key != self.request.key:
+            fields = ", ".join(found.info.key.differs_in(self.request.key))
             self.report.reason = Reason.of(Code.DONOR_DIFFERS, fields=fields)
             return []
-        return rank(found, self.request.embedding)
+        return [found]
 
     @property
     def entry_id(self) -> str:
@@ -172,7 +131,7 @@ class Session:
     def _plan(self, step: int) -> StepPlan:
         schedule, guided = self.request.schedule, self.request.guided
         last_probe = step == schedule.probe_end - 1
-        if self._donor is None or step not in schedule.reuse_steps:
+        if self._donor is None or step not in schedule.reuse_steps or not self._load(step):
             return StepPlan(
                 StepKind.DENSE,
                 run_uncond=guided,
@@ -187,9 +146,17 @@ class Session:
         due = guided and (schedule.keeps_guidance_fresh(step) or age >= self.options.reuse.guidance_interval)
         return StepPlan(StepKind.REGION, run_uncond=due)
 
+    def _load(self, step: int) -> bool:
+        """Read what a step needs of the donor. If that fails, the rest of the run is dense and this returns False."""
+        try:
+            self._donor.load(step, step in self.request.schedule.checks)
+        except EntryError as error:
+            self.go_dense(self._set_aside(self._donor.info, error))
+        return self._donor is not None
+
     def replayed(self, step: int, like: torch.Tensor) -> torch.Tensor:
         """The donor's guided x0 [1, C, T, H, W] on the device and in the dtype of ``like``."""
-        return self._donor.trajectory.guided[step].to(like)[None]
+        return self._donor.guided.to(like)[None]
 
     def observe(self, step: int, cond: torch.Tensor, uncond: torch.Tensor | None, hidden: torch.Tensor | None) -> None:
         """Take in a step in which every branch ran over all tokens or over the region's rows.
@@ -201,7 +168,7 @@ class Session:
         cond0 = cond[0].detach()
         if self._donor is not None:
             if uncond is not None:
-                self._remember_residual(step, cond0 - uncond[0])
+                self._donor.remember_residual(step, cond0 - uncond[0], self.request.shape.patch)
             return
         if self._give_up:
             return
@@ -216,23 +183,9 @@ class Session:
         elif step < self.request.schedule.probe_end:
             self._previous_cond = cond0.clone()
 
-    def _remember_residual(self, step: int, residual: torch.Tensor) -> None:
-        donor = self._donor
-        if donor.residual is not None:
-            # Outside the region's rows a region forward leaves nothing meaningful: keep the older residual there.
-            weight = evidence.blend_weight(donor.region, tuple(residual.shape[1:]), self.request.shape.patch)
-            residual = torch.where(weight > 0, residual, donor.residual)
-        donor.residual, donor.residual_step = residual, step
-
     def residual_filled(self, step: int, cond: torch.Tensor) -> torch.Tensor:
-        """Unconditional x0 [1, C, T, H, W] where that branch did not run.
-
-        The last guidance residual is scaled along the donor's curve of residual norms, since it shrinks with sigma.
-        """
-        norms = self._donor.trajectory.residual_norm
-        before = float(norms[self._donor.residual_step])
-        scale = float(norms[step]) / before if before > 0 else 1.0
-        return cond - scale * self._donor.residual.to(cond)[None]
+        """Unconditional x0 [1, C, T, H, W] where that branch did not run."""
+        return self._donor.residual_filled(step, cond)
 
     def reestimate(self, step: int, cond: torch.Tensor) -> bool:
         """At a check: let the region grow and shrink. Returns whether the unconditional branch must run now.
@@ -241,7 +194,7 @@ class Session:
             cond: [1, C, T, H, W] conditional x0 over all tokens.
         """
         donor = self._donor
-        reference = donor.trajectory.conditional[step].to(cond)
+        reference = donor.conditional.to(cond)
         difference = evidence.token_difference(cond[0], reference, self.request.shape.patch)
         region = evidence.evidence_region(difference, self._threshold(step))
         grew = bool((region & ~donor.region).any())
@@ -274,7 +227,7 @@ class Session:
     def _decide(self, device: torch.device) -> None:
         """Judge every candidate, cheapest first, and take the first whose files also pass their check."""
         learning = self._learn_scale() if self.options.gate is None else None
-        refused: list[_Verdict] = []
+        refused: list[Verdict] = []
         for verdict in sorted(filter(None, map(self._judge, self._candidates)), key=lambda v: v.work):
             if learning:
                 refused.append(replace(verdict, refusal=learning))
@@ -297,53 +250,33 @@ class Session:
         self._limits = self._limits.times(medians(found))
         return None
 
-    def _judge(self, candidate: Candidate) -> _Verdict | None:
-        reuse, shape = self.options.reuse, self.request.shape
+    def _judge(self, candidate: Candidate) -> Verdict | None:
         try:
             donor = self._store.signature(candidate.info.id)
-            mine = self._capture.signature
-            if {n: t.shape for n, t in donor.tensors().items()} != {n: t.shape for n, t in mine.tensors().items()}:
-                raise EntryError("signature has other families or shapes")
+            return judge(
+                candidate, self._capture.signature, donor, self.request, self.options.reuse, self.window, self._limits
+            )
         except EntryError as error:
-            self._set_aside(candidate, error)
+            self.report.reason = self._set_aside(candidate.info, error)
             return None
-        difference = evidence.token_difference(mine.state, donor.state, shape.patch)
-        region = evidence.evidence_region(difference, self._threshold(self.request.schedule.probe_end - 1))
-        rows = evidence.region_rows(region, difference)
-        share = rows.numel() / region.numel()
-        gate = thresholds_for(float(region.float().mean()), self._limits.gate)
-        allowed = reuse.max_region_percent / 100
-        found = discrepancies(mine, donor, evidence.replayed_tokens(difference, region, allowed))
-        work = predicted_work(
-            self.request.schedule, shape, self.window, share, reuse.guidance_interval, self.request.guided
-        )
-        if exceeded(found, gate):
-            refusal = Reason.of(Code.GATE_REJECTED, families=explain(found, gate))
-        elif share > allowed:
-            refusal = Reason.of(Code.REGION_TOO_LARGE, share=share, allowed=allowed)
-        elif work >= 1.0:
-            refusal = Reason.of(Code.NO_SAVING, predicted=work)
-        else:
-            refusal = None
-        return _Verdict(candidate, found, gate, region, rows, share, work, refusal)
 
-    def _accept(self, verdict: _Verdict, device: torch.device) -> bool:
+    def _accept(self, verdict: Verdict, device: torch.device) -> bool:
         schedule, info = self.request.schedule, verdict.candidate.info
         try:
             trajectory = self._store.trajectory(info.id, self.request.shape.latent, schedule.steps, schedule.checks)
+            trajectory.check()  # what is bad now costs only the donor; later it would cost the hit
         except EntryError as error:
-            self._set_aside(verdict.candidate, error)
+            self.report.reason = self._set_aside(info, error)
             return False
         region = verdict.region.to(device)
-        self._donor = _Donor(info, trajectory, region, verdict.rows.to(device), self._residual, schedule.probe_end - 1)
+        self._donor = Donor(info, trajectory, region, verdict.rows.to(device), self._residual, schedule.probe_end - 1)
         self._capture = _Capture()  # a hit does not become a donor: errors would chain
-        self._store.touch(info.id)
         self._show(verdict)
         self.report.decision, self.report.reason = Decision.HIT, Reason.of(Code.REUSED)
         self._note_region(schedule.probe_end - 1)
         return True
 
-    def _show(self, verdict: _Verdict) -> None:
+    def _show(self, verdict: Verdict) -> None:
         report, info = self.report, verdict.candidate.info
         report.discrepancies, report.region_share = verdict.found, verdict.share
         report.thresholds = verdict.thresholds
@@ -353,9 +286,11 @@ class Session:
     def _threshold(self, step: int) -> float:
         return evidence.threshold_at(self._limits.region, self.request.schedule.sigmas[step])
 
-    def _set_aside(self, candidate: Candidate, error: EntryError) -> None:
-        self._store.quarantine(candidate.info.id, str(error))
-        self.report.reason = Reason.of(Code.ENTRY_CORRUPT, detail=str(error))
+    def _set_aside(self, info: EntryInfo, error: EntryError) -> Reason:
+        if isinstance(error, EntryGone):
+            return Reason.of(Code.ENTRY_GONE)
+        self._store.quarantine(info.id, str(error))
+        return Reason.of(Code.ENTRY_CORRUPT, detail=str(error))
 
     def _note_region(self, step: int) -> None:
         self.report.region_history.append((step, round(float(self._donor.region.float().mean()), 4)))
@@ -376,24 +311,37 @@ class Session:
         # Once a step was reused the result is no longer the stock one: that stays a hit, with the reason told.
         if self.reused is None:
             self.report.decision = Decision.DECLINED
-        self._donor, self._candidates, self._capture, self._give_up = None, [], _Capture(), True
+        self.close()
+        self._candidates, self._capture, self._give_up = [], _Capture(), True
         self.report.reason = reason
 
     def count_stock_step(self) -> None:
         """A step that ran without a plan, after standing aside."""
         self._kinds[StepKind.DENSE.value] += 1
 
-    def commit(self, seconds: float, output: str | None = None) -> None:
-        """Store a dense run as a donor. Call only after the whole run succeeded.
+    def close(self) -> None:
+        """Let go of the donor: its file is closed and the store may delete it."""
+        if self._donor is not None:
+            self._donor.trajectory.close()
+            self._donor = None
+
+    def commit(
+        self, seconds: float, output: str | None = None, preview: Callable[[], bytes | None] = lambda: None
+    ) -> None:
+        """Store a dense run as a donor, or count a hit. Call only after the whole run succeeded.
 
         Args:
+            seconds: of the whole run.
             output: digest of the run's final latent, by which a later stage recognises its lineage.
+            preview: makes a small JPEG picture of the result for the entry; called only if one may be written.
         """
         self.report.steps = dict(self._kinds)
         self.report.seconds = seconds
         capture, request = self._capture, self.request
         if self.report.decision is Decision.HIT:
             self.report.region_share = float(self.heat.mean())
+        if self._donor is not None:
+            self._store.note_hit(self._donor.info.id, max(0.0, self._donor.info.seconds - seconds))
         whole = capture.signature is not None and len(capture.guided) == request.schedule.steps
         if request.reused_input and self.reused is None:
             self.report.store_note = "not stored: its input latent came from a reused run"
@@ -404,11 +352,12 @@ class Session:
             key=request.key,
             created=time.time(),
             seconds=seconds,
-            embedding=request.embedding,
             prompt=None,
             output=output,
         )
         trajectory = Trajectory(capture.guided, capture.conditional, torch.tensor(capture.residual_norm))
-        self.report.store_note = self._store.commit(info, capture.signature, trajectory)
-        if self.report.store_note is None:
+        note = self._store.commit(Entry(info, request.embedding, capture.signature, trajectory, preview()))
+        if note is None:
             self.report.entry_id = info.id
+        else:
+            self.report.store_note = note

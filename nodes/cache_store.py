@@ -28,8 +28,8 @@ class CarnatorCacheStore(io.ComfyNode):
                     min=0.1,
                     max=1000.0,
                     step=0.1,
-                    tooltip="Size limit in GB (10^9 bytes). The least recently used entries go first. A Wan 1.3B "
-                    "request of 81 frames at 832×480 with 20 steps takes about 80 MB.",
+                    tooltip="Size limit in GB (10^9 bytes). What saved the fewest seconds per byte lately goes "
+                    "first. A Wan 1.3B request of 81 frames at 832×480 with 20 steps takes about 80 MB.",
                 ),
                 io.Combo.Input(
                     "mode",

@@ -9,6 +9,7 @@ from .demo_text_encoder import CarnatorDemoTextEncoder
 from .early_probe import CarnatorEarlyProbe
 from .report import CarnatorReport
 from .reuse_sampler import CarnatorReuseSampler
+from .store_purge import CarnatorStorePurge
 
 NODES: list[type[io.ComfyNode]] = [
     CarnatorReuseSampler,
@@ -18,6 +19,7 @@ NODES: list[type[io.ComfyNode]] = [
     CarnatorEarlyProbe,
     CarnatorCompatibilityGate,
     CarnatorDemoTextEncoder,
+    CarnatorStorePurge,
 ]
 
 

@@ -8,7 +8,7 @@ import torch
 
 from ..identity import HardKey, digest, sampled_digest, tensor_digest
 from ..plan import FINAL_SIGMA, Schedule
-from ..store.entry import SCHEMA
+from ..store.tensor_file import SCHEMA
 
 
 def base_weights(patcher: Any) -> str:

@@ -1,13 +1,18 @@
-"""The evidence picture: where a hit was recomputed, over the host's latent preview colours."""
+"""Pictures of a latent in the host's latent preview colours: the evidence of a hit, and what a stored run shows."""
 
 from __future__ import annotations
 
+import io
+import logging
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 
+log = logging.getLogger("carnator")
+
 MAX_FRAMES = 8
+PREVIEW_SIDE = 256
 FRAME_HEIGHT = 160
 HEAT_COLOUR = (1.0, 0.35, 0.0)
 
@@ -24,13 +29,8 @@ def evidence_picture(model: Any, latent: torch.Tensor, heat: torch.Tensor) -> to
         latent: [1, C, T, H, W] as it leaves the sampler.
         heat: [T', h, w] share of reuse steps in which a token was computed.
     """
-    latent_format = model.model.latent_format
-    x0 = latent_format.process_in(latent.float().cpu())[0]
-    factors = torch.tensor(latent_format.latent_rgb_factors)
-    bias = torch.tensor(latent_format.latent_rgb_factors_bias or [0.0, 0.0, 0.0])
-    colour = torch.einsum("cthw,cr->trhw", x0, factors) + bias[None, :, None, None]
     # Colours step back so that the heat is what the eye finds.
-    grey = ((colour + 1) / 2).clamp(0, 1).mean(dim=1, keepdim=True) * 0.7 + 0.15
+    grey = _colours(model, latent).mean(dim=1, keepdim=True) * 0.7 + 0.15
     strength = 0.75 * heat_mask(heat, latent)[:, None]
     frames = torch.lerp(grey.expand(-1, 3, -1, -1), torch.tensor(HEAT_COLOUR).view(1, 3, 1, 1), strength)
     picked = torch.linspace(0, frames.shape[0] - 1, min(MAX_FRAMES, frames.shape[0])).round().long()
@@ -38,3 +38,36 @@ def evidence_picture(model: Any, latent: torch.Tensor, heat: torch.Tensor) -> to
     large = F.interpolate(frames[picked], scale_factor=scale, mode="nearest")
     strip = torch.cat(list(F.pad(large, (2, 2, 2, 2), value=1.0)), dim=2)
     return strip.movedim(0, -1)[None].clamp(0, 1)
+
+
+def preview_picture(model: Any, latent: torch.Tensor) -> bytes | None:
+    """The middle latent frame as a small JPEG or None where that cannot be made.
+
+    Args:
+        model: ModelPatcher.
+        latent: [1, C, T, H, W] as it leaves the sampler.
+    """
+    try:
+        from PIL import Image
+
+        frames = _colours(model, latent)
+        middle = frames[frames.shape[0] // 2]
+        picture = Image.fromarray((middle.movedim(0, -1) * 255).round().to(torch.uint8).numpy())
+        scale = PREVIEW_SIDE / max(picture.size)
+        picture = picture.resize([max(1, round(side * scale)) for side in picture.size])
+        data = io.BytesIO()
+        picture.save(data, "JPEG", quality=80)
+        return data.getvalue()
+    except Exception as error:  # a picture is a courtesy: never the reason for a failed run
+        log.debug("no preview: %s", error)
+        return None
+
+
+def _colours(model: Any, latent: torch.Tensor) -> torch.Tensor:
+    """[T, 3, H, W] in 0..1 of a latent [1, C, T, H, W] as it leaves the sampler."""
+    latent_format = model.model.latent_format
+    x0 = latent_format.process_in(latent.float().cpu())[0]
+    factors = torch.tensor(latent_format.latent_rgb_factors)
+    bias = torch.tensor(latent_format.latent_rgb_factors_bias or [0.0, 0.0, 0.0])
+    colour = torch.einsum("cthw,cr->trhw", x0, factors) + bias[None, :, None, None]
+    return ((colour + 1) / 2).clamp(0, 1)

@@ -22,10 +22,12 @@ from ..options import Options
 from ..plan import FINAL_SIGMA, Schedule, StepKind, StepPlan
 from ..reasons import Code, Decision, Reason
 from ..report import Report
-from ..session import Request, Session
-from ..store.folder import Store
+from ..request import Request
+from ..session import Session
+from ..store.folder import open_store
 from . import comfy_eligibility as eligibility
 from .comfy_identity import hard_key
+from .comfy_picture import preview_picture
 from .comfy_wan_forward import ForwardPatches
 
 log = logging.getLogger("carnator")
@@ -97,7 +99,8 @@ class ComfyRun:
                 return executor(*args, **kwargs)
 
         try:
-            self.session = Session(request, self.options, Store(self._store_root, self.options.store))
+            store = open_store(self._store_root, self.options.store)
+            self.session = Session(request, self.options, store)
         except OSError as error:
             detail = error.strerror or str(error)
             self.report.decision, self.report.reason = Decision.DECLINED, Reason.of(Code.NO_STORE, detail=detail)
@@ -116,12 +119,13 @@ class ComfyRun:
         try:
             with self._clock.host():
                 result = executor(*args, **kwargs)
-            self._close(result, time.perf_counter() - started)
+            self._close(result, guider.model_patcher, time.perf_counter() - started)
             self.report.own_seconds = self._clock.read()
             return result
         finally:
             guider.model_options = original
             self._forward = None
+            self.session.close()
 
     def _open(self, guider: Any, executor: Any, args: tuple, kwargs: dict) -> Request | Reason:
         """Describe the request to the core, or say why it is declined."""
@@ -161,14 +165,14 @@ class ComfyRun:
             reused_input=LINEAGE.is_reused(start),
         )
 
-    def _close(self, result: torch.Tensor, seconds: float) -> None:
+    def _close(self, result: torch.Tensor, model: Any, seconds: float) -> None:
         if not self._forward.idle and self._step != self.session.request.schedule.steps - 1:
             self.session.go_dense(Reason.of(Code.UNEXPECTED_CALL, detail=f"{self._step + 1} steps seen"))
         probe = self._dense_seconds[: self.session.request.schedule.probe_end]
         # The first step also pays for warming up; the fastest one is the fair price of a dense step.
         self.report.dense_step_seconds = min(probe, default=None)
         output, donor = tensor_digest(result), self.session.reused
-        self.session.commit(seconds, output)
+        self.session.commit(seconds, output, lambda: preview_picture(model, result))
         if donor is not None and donor.output != output:
             LINEAGE.remember(output, donor.output or output)
         elif donor is None and self.session.request.reused_input:
@@ -229,7 +233,12 @@ class ComfyRun:
             self._progress("probe")
         elif step == schedule.refine_start and self.session.reusing:
             self._progress("refine")
-        return self.session.plan_step(step)
+        was_reusing = self.session.reusing
+        plan = self.session.plan_step(step)
+        if was_reusing and not self.session.reusing:  # the donor's file went bad
+            self._forward.release()
+            self._progress(self.report.status())
+        return plan
 
     def _stand_aside(self, reason: Reason) -> None:
         self.session.go_dense(reason)

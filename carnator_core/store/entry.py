@@ -1,43 +1,48 @@
 """The file format of one donor.
 
-An entry is a folder with two files. ``signature.safetensors`` holds the Early Signature, the text embedding and, in
-its header, the hard key and the checksums; ``trajectory.safetensors`` holds one x0 per step. Every tensor is checked
-(checksum, shape, finite) before a value of it reaches a video.
+An entry is a folder. ``signature.safetensors`` holds the Early Signature, the text embedding and, in its header, the
+hard key and the checksums; ``trajectory.safetensors`` holds one x0 per step; a picture ``preview.jpg``, for people
+only, may lie beside them, and an empty file ``pinned`` keeps the entry from eviction.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import zlib
+import re
+import weakref
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import torch
 
-from ..identity import HardKey, digest
+from ..identity import HardKey
 from ..signature import EarlySignature, compact
+from .tensor_file import EntryError, TensorFile, write_file
 
-SCHEMA = 1
 SIGNATURE_FILE = "signature.safetensors"
 TRAJECTORY_FILE = "trajectory.safetensors"
-_HEADER = "carnator"
+PIN_FILE = "pinned"
+PREVIEW_FILE = "preview.jpg"
+MAX_PREVIEW_BYTES = 64 << 10
+_ID = re.compile(r"[0-9A-Za-z_-]{1,64}")
 
 
-class EntryError(Exception):
-    """An entry that must not be used; the message says why."""
+def checked_id(entry_id: object) -> str:
+    """The id itself if it is a plain name that cannot lead out of a folder. Raises EntryError."""
+    if not isinstance(entry_id, str) or not _ID.fullmatch(entry_id):
+        raise EntryError(f"{entry_id!r} is not the name of an entry")
+    return entry_id
 
 
 @dataclass(frozen=True)
 class EntryInfo:
-    """What recall needs to know of an entry, from the header of its signature file."""
+    """What is listed of an entry, from the header of its signature file. ``seconds`` is its dense run."""
 
     id: str
     key: HardKey
     created: float
     seconds: float
-    embedding: torch.Tensor
     prompt: str | None
     output: str | None = None  # digest of the run's final latent; absent in entries written before it was kept
 
@@ -57,97 +62,101 @@ class Trajectory:
     residual_norm: torch.Tensor
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        named = {f"guided.{step:04d}": compact(x0) for step, x0 in self.guided.items()}
-        named |= {f"conditional.{step:04d}": compact(x0) for step, x0 in self.conditional.items()}
+        named = {_guided(step): compact(x0) for step, x0 in self.guided.items()}
+        named |= {_conditional(step): compact(x0) for step, x0 in self.conditional.items()}
         return named | {"residual_norm": self.residual_norm.float().cpu()}
 
-    @classmethod
-    def from_tensors(cls, tensors: dict[str, torch.Tensor]) -> Trajectory:
-        def steps(prefix: str) -> dict[int, torch.Tensor]:
-            return {int(n.split(".")[1]): t for n, t in tensors.items() if n.startswith(prefix + ".")}
 
-        return cls(steps("guided"), steps("conditional"), tensors["residual_norm"])
+def _guided(step: int) -> str:
+    return f"guided.{step:04d}"
 
 
-def _checksum(tensor: torch.Tensor) -> str:
-    """Of values, dtype and shape."""
-    crc = zlib.crc32(tensor.contiguous().reshape(-1).view(torch.uint8).numpy())
-    return f"{crc:08x} {tensor.dtype} {tuple(tensor.shape)}"
+def _conditional(step: int) -> str:
+    return f"conditional.{step:04d}"
 
 
-def is_finite(tensor: torch.Tensor) -> bool:
-    """For a float16 or float32 tensor on the CPU. By numpy: torch would wake all its threads for every small tensor."""
-    return bool(np.isfinite(tensor.numpy()).all())
+@dataclass(frozen=True)
+class Entry:
+    """All that a dense run leaves for later requests.
+
+    Args:
+        embedding: [D] float32 text embedding for recall.
+        preview: a JPEG picture of at most 64 KB; anything else is not written.
+    """
+
+    info: EntryInfo
+    embedding: torch.Tensor
+    signature: EarlySignature
+    trajectory: Trajectory
+    preview: bytes | None = None
+
+    def tensors(self) -> list[torch.Tensor]:
+        return [self.embedding, *self.signature.tensors().values(), *self.trajectory.tensors().values()]
 
 
-def _sealed(header: dict) -> dict:
-    """The header with a digest of all its other fields."""
-    rest = {name: value for name, value in header.items() if name != "seal"}
-    return {**rest, "seal": digest(rest)}
+class StoredTrajectory:
+    """A trajectory on disk, of which one step at a time is read and checked. ``close`` it, or drop it."""
+
+    def __init__(self, file: TensorFile, on_close: Callable[[], object]):
+        self._file = file
+        self.residual_norm = file.tensor("residual_norm")
+        self.close = weakref.finalize(self, _close, file, on_close)
+
+    def guided(self, step: int) -> torch.Tensor:
+        """[C, T, H, W] float16 after guidance. Raises EntryError."""
+        return self._file.tensor(_guided(step))
+
+    def conditional(self, step: int) -> torch.Tensor:
+        """[C, T, H, W] float16 of the conditional branch, at a check step. Raises EntryError."""
+        return self._file.tensor(_conditional(step))
+
+    def check(self) -> None:
+        """Read every tensor once. Raises EntryError."""
+        for name in sorted(self._file.names):
+            self._file.tensor(name)
 
 
-def _write(path: Path, tensors: dict[str, torch.Tensor], header: dict) -> None:
-    from safetensors.torch import save
-
-    checksums = {name: _checksum(t) for name, t in tensors.items()}
-    header = _sealed({**header, "schema": SCHEMA, "checksums": checksums})
-    with open(path, "xb") as file:
-        file.write(save({n: t.contiguous() for n, t in tensors.items()}, {_HEADER: json.dumps(header)}))
-        file.flush()
-        os.fsync(file.fileno())
+def _close(file: TensorFile, on_close: Callable[[], object]) -> None:
+    file.close()
+    on_close()
 
 
-def _read(path: Path, only: tuple[str, ...] | None = None) -> tuple[dict[str, torch.Tensor], dict]:
-    """All or some tensors and the header of a file, verified. Raises EntryError for anything not as it was written."""
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(path, "pt") as file:
-            header = json.loads((file.metadata() or {})[_HEADER])
-            present = set(file.keys())
-            tensors = {name: file.get_tensor(name) for name in only or present}
-    except (OSError, SafetensorError, KeyError, ValueError, RuntimeError) as error:
-        raise EntryError(f"{path.name} cannot be read: {error}") from error
-    if not isinstance(header, dict) or header.get("schema") != SCHEMA:
-        raise EntryError(f"{path.name} has another schema version")
-    if header != _sealed(header):
-        raise EntryError(f"{path.name}: its header was changed")
-    if header.get("id") != path.parent.name:
-        raise EntryError(f"{path.name} belongs to another entry")
-    checksums = header.get("checksums")
-    if not isinstance(checksums, dict) or set(checksums) != present:
-        raise EntryError(f"{path.name} does not hold the tensors its header names")
-    for name, tensor in tensors.items():
-        if _checksum(tensor) != checksums[name]:
-            raise EntryError(f"{path.name}: checksum of {name} is wrong")
-        if tensor.dtype not in (torch.float16, torch.float32):
-            raise EntryError(f"{path.name}: {name} has dtype {tensor.dtype}")
-        if not is_finite(tensor):
-            raise EntryError(f"{path.name}: {name} is not finite")
-    return tensors, header
-
-
-def write_entry(folder: Path, info: EntryInfo, signature: EarlySignature, trajectory: Trajectory) -> None:
-    """Write both files of an entry into an existing, empty folder and sync them."""
+def write_entry(folder: Path, entry: Entry) -> None:
+    """Write the files of an entry into an existing, empty folder and sync them. Raises OSError."""
+    info = entry.info
     described = {"key": dict(info.key.fields), "created": info.created, "seconds": info.seconds, "prompt": info.prompt}
     described["output"] = info.output
-    tensors = {**signature.tensors(), "embedding": info.embedding.float()}
-    _write(folder / TRAJECTORY_FILE, trajectory.tensors(), {"id": info.id})
-    _write(folder / SIGNATURE_FILE, tensors, {"id": info.id, **described})
+    tensors = {**entry.signature.tensors(), "embedding": entry.embedding.float()}
+    write_file(folder / TRAJECTORY_FILE, entry.trajectory.tensors(), {"id": info.id})
+    if entry.preview is not None and is_preview(entry.preview):
+        with open(folder / PREVIEW_FILE, "xb") as file:
+            file.write(entry.preview)
+            file.flush()
+            os.fsync(file.fileno())
+    write_file(folder / SIGNATURE_FILE, tensors, {"id": info.id, **described})
 
 
-def read_info(folder: Path) -> EntryInfo:
-    """Header and text embedding of an entry, without its other tensors. Raises EntryError."""
-    tensors, header = _read(folder / SIGNATURE_FILE, only=("embedding",))
-    if tensors["embedding"].dtype != torch.float32 or tensors["embedding"].ndim != 1:
+def is_preview(data: bytes) -> bool:
+    """Whether bytes look like a JPEG of at most 64 KB."""
+    return len(data) <= MAX_PREVIEW_BYTES and data.startswith(b"\xff\xd8\xff")
+
+
+def read_info(folder: Path) -> tuple[EntryInfo, torch.Tensor]:
+    """Header and text embedding [D] float32 of an entry, without its other tensors. Raises EntryError."""
+    with TensorFile(folder / SIGNATURE_FILE) as file:
+        embedding, header = file.tensor("embedding"), file.header
+    if embedding.dtype != torch.float32 or embedding.ndim != 1:
         raise EntryError(f"{SIGNATURE_FILE}: the text embedding is no float32 vector")
+    return _info(folder.name, header), embedding
+
+
+def _info(entry_id: str, header: dict) -> EntryInfo:
     try:
         return EntryInfo(
-            id=folder.name,
+            id=entry_id,
             key=HardKey.of({str(k): str(v) for k, v in header["key"].items()}),
             created=float(header["created"]),
             seconds=float(header["seconds"]),
-            embedding=tensors["embedding"],
             prompt=header.get("prompt"),
             output=header.get("output"),
         )
@@ -155,28 +164,58 @@ def read_info(folder: Path) -> EntryInfo:
         raise EntryError(f"{SIGNATURE_FILE}: header is incomplete ({error})") from error
 
 
-def read_signature(folder: Path) -> EarlySignature:
+def read_signature(folder: Path) -> tuple[EntryInfo, EarlySignature]:
     """Raises EntryError."""
-    signature = EarlySignature.from_tensors(_read(folder / SIGNATURE_FILE)[0])
+    with TensorFile(folder / SIGNATURE_FILE) as file:
+        info = _info(folder.name, file.header)
+        signature = EarlySignature.from_tensors({name: file.tensor(name) for name in file.names})
     if signature.representation is None or signature.state is None:
         raise EntryError(f"{SIGNATURE_FILE}: a family is missing")
     if any(t.dtype != torch.float16 or t.ndim != 4 for t in signature.tensors().values()):
         raise EntryError(f"{SIGNATURE_FILE}: a family is no float16 volume")
-    return signature
+    return info, signature
 
 
-def read_trajectory(folder: Path, latent: tuple[int, ...], steps: int, checks: tuple[int, ...]) -> Trajectory:
-    """All x0 predictions of an entry. Raises EntryError if a step is missing or has another shape or dtype."""
-    tensors, _ = _read(folder / TRAJECTORY_FILE)
+def open_trajectory(
+    folder: Path,
+    latent: tuple[int, ...],
+    steps: int,
+    checks: tuple[int, ...],
+    on_close: Callable[[], object] = lambda: None,
+) -> StoredTrajectory:
+    """A trajectory whose header holds every step in the right shape and dtype. Raises EntryError.
+
+    ``on_close`` is called once when the trajectory is closed or dropped, and not at all after an error here.
+    """
+    file = TensorFile(folder / TRAJECTORY_FILE)
     try:
-        trajectory = Trajectory.from_tensors(tensors)
-    except (KeyError, ValueError, IndexError) as error:
-        raise EntryError(f"{TRAJECTORY_FILE}: unexpected tensors ({error})") from error
-    if set(trajectory.guided) != set(range(steps)) or set(trajectory.conditional) != set(checks):
-        raise EntryError(f"{TRAJECTORY_FILE}: steps are missing")
-    for x0 in [*trajectory.guided.values(), *trajectory.conditional.values()]:
-        if tuple(x0.shape) != tuple(latent) or x0.dtype != torch.float16:
-            raise EntryError(f"{TRAJECTORY_FILE}: a step has shape {tuple(x0.shape)}, expected {tuple(latent)}")
-    if tuple(trajectory.residual_norm.shape) != (steps,) or trajectory.residual_norm.dtype != torch.float32:
-        raise EntryError(f"{TRAJECTORY_FILE}: residual norms are missing")
-    return trajectory
+        wanted = {_guided(step) for step in range(steps)} | {_conditional(step) for step in checks}
+        if file.names != wanted | {"residual_norm"}:
+            raise EntryError(f"{TRAJECTORY_FILE}: steps are missing")
+        for name in sorted(wanted):
+            if file.shape(name) != tuple(latent) or file.dtype(name) != torch.float16:
+                found = f"{file.shape(name)} {file.dtype(name)}"
+                raise EntryError(f"{TRAJECTORY_FILE}: {name} is {found}, expected {tuple(latent)} float16")
+        if file.shape("residual_norm") != (steps,) or file.dtype("residual_norm") != torch.float32:
+            raise EntryError(f"{TRAJECTORY_FILE}: residual norms are missing")
+        return StoredTrajectory(file, on_close)
+    except BaseException:
+        file.close()
+        raise
+
+
+def verify_entry(folder: Path) -> EntryInfo:
+    """Check everything of an entry that can be checked without a request. Raises EntryError."""
+    read_info(folder)
+    info, signature = read_signature(folder)
+    with TensorFile(folder / TRAJECTORY_FILE) as file:
+        steps = sum(name.startswith("guided.") for name in file.names)
+        checks = [name.partition(".")[2] for name in file.names if name.startswith("conditional.")]
+    if not all(number.isdecimal() and len(number) == 4 for number in checks):
+        raise EntryError(f"{TRAJECTORY_FILE}: unexpected tensors")
+    trajectory = open_trajectory(folder, tuple(signature.state.shape), steps, tuple(map(int, checks)))
+    try:
+        trajectory.check()
+    finally:
+        trajectory.close()
+    return info

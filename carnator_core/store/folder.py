@@ -1,33 +1,43 @@
-"""A folder of entries: atomic commits, a byte budget, quarantine.
+"""A store: entries on disk, their catalog, their texts in memory, and one background writer.
 
-Layout: ``entries/<id>/`` (complete entries only), ``staging/`` (being written), ``quarantine/`` (failed a check).
-A commit writes and syncs a staging folder, then renames it: a crash leaves either no entry or a whole one.
+The folder of entries is the truth. Catalog and memory follow it before every recall, so that several processes and
+people with a file manager may work on the same store.
 """
 
 from __future__ import annotations
 
+import atexit
 import logging
-import os
-import shutil
+import threading
 import time
-import uuid
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import torch
+
+from ..identity import HardKey
 from ..options import StoreOptions
+from ..recall import Candidate, TextIndex
 from ..signature import EarlySignature
+from . import catalog as catalogs
+from .catalog import Catalog, CatalogDamaged, CatalogError, Usage
+from .disk import Disk, folder_bytes
 from .entry import (
     SIGNATURE_FILE,
-    TRAJECTORY_FILE,
-    EntryError,
+    Entry,
     EntryInfo,
-    Trajectory,
-    is_finite,
+    StoredTrajectory,
+    open_trajectory,
     read_info,
     read_signature,
-    read_trajectory,
+    verify_entry,
     write_entry,
 )
+from .eviction import victims
+from .tensor_file import EntryError, EntryGone, is_finite
+from .writer import Writer
 
 if TYPE_CHECKING:
     from ..scale import Scale
@@ -36,137 +46,351 @@ log = logging.getLogger("carnator")
 
 GB = 1_000_000_000
 MIN_FREE_BYTES = 5 * GB
-KEPT_IN_QUARANTINE = 8
-STALE_SECONDS = 3600
 
 
-def _is_ours(folder: Path) -> bool:
-    """Whether a folder holds a file of an entry, good or bad; what others put there is left alone."""
-    return (folder / SIGNATURE_FILE).exists() or (folder / TRAJECTORY_FILE).exists()
+@dataclass(frozen=True)
+class Recalled:
+    """What a store knows of a request before its first step.
+
+    Args:
+        same_key: entries that may be reused, most similar text first.
+        nearest: the most similar text of any key, or None in an empty store.
+        trouble: what was wrong with an entry that was set aside since the last recall, or None.
+    """
+
+    same_key: list[Candidate]
+    nearest: Candidate | None
+    trouble: str | None
 
 
-def _listed(folder: Path) -> list[os.DirEntry]:
-    """Entries of a folder that may vanish under us."""
-    try:
-        return list(os.scandir(folder))
-    except OSError:
-        return []
+@dataclass(frozen=True)
+class Purged:
+    """What a purge deleted and what it left although it was old enough."""
 
+    entries: int
+    bytes: int
+    pinned: int
+    in_use: int
 
-def _folder_bytes(folder: Path) -> int:
-    return sum(file.stat().st_size for file in folder.iterdir())
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make a rename durable where the platform can sync a directory (not on Windows)."""
-    if os.name == "posix":
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+    @property
+    def sentence(self) -> str:
+        kept = [f"{self.pinned} pinned"] * bool(self.pinned) + [f"{self.in_use} in use"] * bool(self.in_use)
+        return f"{self.entries} entries deleted, {self.bytes / 1e9:.2f} GB" + (
+            f"; kept: {', '.join(kept)}" if kept else ""
+        )
 
 
 class Store:
-    """Entries under one root folder. Headers are kept in memory and follow the disk at every ``entries()``."""
+    """The entries under one root and name. Thread-safe. Raises OSError if folder or catalog cannot be used."""
 
     def __init__(self, root: Path, options: StoreOptions):
         self.options = options
-        base = Path(root) / options.name
-        self._entries, self._staging, self._quarantine = base / "entries", base / "staging", base / "quarantine"
-        for folder in (self._entries, self._staging, self._quarantine):
-            folder.mkdir(parents=True, exist_ok=True)
-        self._known: dict[str, EntryInfo] = {}
+        self.disk = Disk(Path(root) / options.name)
+        self._lock = threading.RLock()
+        self._writer = Writer()
+        self._leases: list[str] = []
+        self._trouble: str | None = None
+        self._index, self._revision = TextIndex(), None
         self.pair_distances: dict[tuple[str, str], Scale] = {}  # of unrelated entries; see scale.py
-        self._clean_up()
+        try:
+            self._catalog = Catalog(self.disk.base)
+        except CatalogDamaged as error:
+            self._new_catalog(error)
+        self._refresh()
+
+    def close(self) -> None:
+        """Finish pending writes and let go of the catalog."""
+        self.wait()
+        with self._lock:
+            self._catalog.close()
+
+    def __deepcopy__(self, memo: dict) -> Store:
+        """There is one per process: a copy of whatever refers to it refers to it too."""
+        return self
+
+    @property
+    def in_place(self) -> bool:
+        """False once somebody deleted or replaced the store's folder or its catalog."""
+        return self._catalog.in_place and self.disk.entries.is_dir()
+
+    # -- what is there ---------------------------------------------------------------------------------------------
 
     def entries(self) -> list[EntryInfo]:
-        """All readable entries; a new one that fails its check is quarantined here."""
+        """All entries by id, pending writes included; a new one that fails its check is quarantined here."""
+        self.wait()
+        with self._lock:
+            self._refresh()
+            return self._index.infos
+
+    def texts(self) -> list[tuple[EntryInfo, torch.Tensor]]:
+        """All entries with their text embeddings [D] float32, by id, pending writes included."""
+        self.wait()
+        with self._lock:
+            self._refresh()
+            return self._index.texts
+
+    def find(self, entry_id: str, embedding: torch.Tensor) -> Candidate | None:
+        """One entry by name, of any key, with the similarity of its text to ``embedding`` [D]."""
+        return next((Candidate(i, float(t @ embedding)) for i, t in self.texts() if i.id == entry_id), None)
+
+    def recall(self, key: HardKey, embedding: torch.Tensor, count: int, same_text: str) -> Recalled:
+        """The ``count`` entries of a key with the most similar texts, pending writes included.
+
+        Args:
+            embedding: [D] float32 on the CPU, unit length.
+            same_text: id of the entry of exactly this request, if there is one.
+        """
+        self.wait()
+        with self._lock:
+            self._refresh()
+            trouble, self._trouble = self._trouble, None
+            same_key = self._index.of_key(key, embedding, count, same_text)
+            return Recalled(same_key, self._index.nearest(embedding), trouble)
+
+    def usage(self) -> list[Usage]:
+        """Sizes and counts of all entries. Raises CatalogError."""
+        self.wait()
+        with self._lock:
+            self._refresh()
+            return self._catalog.usage()
+
+    def check_catalog(self) -> str | None:
+        """What SQLite's own full check of the catalog finds wrong, or None. Raises CatalogError."""
+        with self._lock:
+            return self._catalog.check()
+
+    def _refresh(self) -> None:
+        """Bring catalog and memory to what lies in the folder, if anything changed. Raises CatalogError."""
         try:
-            present = {item.name for item in os.scandir(self._entries) if _is_ours(Path(item.path))}
-        except OSError as error:
-            log.warning("Carnator: the store cannot be read: %s", error)
-            return []
-        for gone in self._known.keys() - present:
-            del self._known[gone]
-        for name in sorted(present - self._known.keys()):
-            try:
-                self._known[name] = read_info(self._entries / name)
-            except EntryError as error:
-                self.quarantine(name, str(error))
-        return list(self._known.values())
+            self._follow()
+        except CatalogDamaged as error:
+            self._catalog.close()
+            self._new_catalog(error)
+            self._follow()
+
+    def _follow(self) -> None:
+        try:
+            revision = self.disk.changed, self._catalog.revision  # first: later changes are seen the next time
+            if revision == self._revision:
+                return
+            listed = self._catalog.ids()  # before the names: an id that is listed but has no folder then is gone
+            present = self.disk.names()
+        except FileNotFoundError:
+            listed, present, revision = set(), set(), None
+        self._index.remove(self._index.ids - present)
+        self._index.add(self._catalog.load((listed & present) - self._index.ids))
+        unknown = filter(self.disk.is_entry, sorted(present - listed))
+        found = [item for item in map(self._read, unknown) if item is not None]
+        self._index.add((info, embedding) for info, embedding, _, _ in found)
+        try:
+            self._catalog.drop(listed - present)
+            self._catalog.enter(found)
+            self._revision = revision
+        except CatalogDamaged:
+            raise
+        except CatalogError as error:  # a full disk, for one; memory is right, and the next time tries again
+            log.warning("Carnator: %s", error)
+
+    def _read(self, name: str) -> tuple[EntryInfo, torch.Tensor, int, bool] | None:
+        try:
+            folder = self.disk.folder(name)
+            info, embedding = read_info(folder)
+            return info, embedding, folder_bytes(folder), self.disk.is_pinned(name)
+        except EntryGone:
+            return None
+        except EntryError as error:
+            self._trouble = str(error)
+            self.quarantine(name, str(error))
+            return None
+
+    def _new_catalog(self, error: CatalogDamaged) -> None:
+        log.warning("Carnator: %s; it is made anew from the entries", error)
+        self.disk.set_files_aside("catalog", catalogs.FILES)
+        self._catalog = Catalog(self.disk.base)
+        self._index, self._revision = TextIndex(), None
+
+    # -- use of an entry -------------------------------------------------------------------------------------------
 
     def signature(self, entry_id: str) -> EarlySignature:
-        """Raises EntryError."""
-        return read_signature(self._entries / entry_id)
+        """Raises EntryError, also if the file names another key than the catalog."""
+        info, signature = read_signature(self.disk.folder(entry_id))
+        with self._lock:
+            listed = self._index.info(entry_id)
+        if listed is not None and listed.key != info.key:
+            raise EntryError(f"{SIGNATURE_FILE} is of another kind of request than the catalog says")
+        return signature
 
-    def trajectory(self, entry_id: str, latent: tuple[int, ...], steps: int, checks: tuple[int, ...]) -> Trajectory:
-        """Raises EntryError."""
-        return read_trajectory(self._entries / entry_id, latent, steps, checks)
+    def trajectory(
+        self, entry_id: str, latent: tuple[int, ...], steps: int, checks: tuple[int, ...]
+    ) -> StoredTrajectory:
+        """A trajectory to be read step by step; until it is closed this process does not delete the entry.
 
-    def touch(self, entry_id: str) -> None:
-        """Mark as used now, for eviction by least recent use."""
+        Raises EntryError.
+        """
+        folder = self.disk.folder(entry_id)
+        self._leases.append(entry_id)  # list operations are atomic: a lease may end in any thread
+        end_lease = partial(self._leases.remove, entry_id)
         try:
-            os.utime(self._entries / entry_id)
-        except OSError:
-            log.debug("entry %s vanished before it could be marked as used", entry_id)
+            return open_trajectory(folder, latent, steps, checks, end_lease)
+        except BaseException:
+            end_lease()
+            raise
+
+    def note_hit(self, entry_id: str, seconds_saved: float) -> None:
+        """Count a hit for the entry's benefit."""
+        self._count(entry_id, 1, seconds_saved)
+
+    def _count(self, entry_id: str, hits: int, seconds_saved: float) -> None:
+        try:
+            with self._lock:
+                self._catalog.count_use(entry_id, hits, seconds_saved)
+        except CatalogError as error:
+            log.warning("Carnator: %s", error)
+
+    def set_pinned(self, entry_id: str, pinned: bool) -> None:
+        """A pinned entry is deleted by name only. Raises EntryError and OSError."""
+        if not self.disk.is_entry(self.disk.folder(entry_id).name):
+            raise EntryGone(f"there is no entry {entry_id}")
+        with self._lock:
+            self.disk.set_pinned(entry_id, pinned)
+            self._refresh()
+            self._catalog.set_pinned(entry_id, pinned)
+
+    # -- writing ---------------------------------------------------------------------------------------------------
+
+    def commit(self, entry: Entry) -> str | None:
+        """Write an entry in the background and keep the budget.
+
+        Returns None if the entry is being written or is there already, else a sentence. What goes wrong later is
+        told by ``take_failure``.
+        """
+        size = sum(tensor.nbytes for tensor in entry.tensors())
+        try:
+            if self.disk.folder(entry.info.id).exists():
+                self._count(entry.info.id, 0, 0.0)
+                return None
+            if size > self.options.budget_gb * GB:
+                return f"not stored: {self._too_large}"
+            if self.disk.free_bytes - size < MIN_FREE_BYTES:
+                return "not stored: less than 5 GB are free on the disk of the store"
+        except OSError as error:
+            return f"not stored: {error.strerror or error}"
+        self._writer.start(partial(self._write, entry))
+        return None
+
+    def wait(self) -> None:
+        """Return when no write is pending."""
+        self._writer.wait()
+
+    def take_failure(self) -> str | None:
+        """Why a background write failed, once."""
+        return self._writer.take_failure()
+
+    def _write(self, entry: Entry) -> str | None:
+        if not all(map(is_finite, entry.tensors())):
+            return "not stored: the result is not finite"
+        try:
+            with self.disk.staging_folder() as staging:
+                write_entry(staging, entry)
+                self.disk.place(staging, entry.info.id)
+        except OSError as error:
+            # Two equal requests at once: the other one was first.
+            there = self.disk.folder(entry.info.id).exists()
+            return None if there else f"not stored: {error.strerror or error}"
+        self._keep_budget(keep=entry.info.id)
+        return None
+
+    def admit(self, folder: Path) -> EntryInfo:
+        """Make a folder in staging, named by its id, an entry after all of it was checked.
+
+        Raises EntryError and OSError.
+        """
+        info = verify_entry(folder)
+        if folder_bytes(folder) > self.options.budget_gb * GB:
+            raise EntryError(self._too_large)
+        if self.disk.folder(info.id).exists():
+            raise EntryError(f"the store already holds {info.id}")
+        self.disk.place(folder, info.id)
+        self._keep_budget(keep=info.id)
+        return info
+
+    @property
+    def _too_large(self) -> str:
+        return f"one entry is larger than the budget of {self.options.budget_gb:g} GB"
+
+    # -- deleting --------------------------------------------------------------------------------------------------
+
+    def _keep_budget(self, keep: str) -> None:
+        """Delete the entries of least benefit until the budget holds, never the one just written or in use."""
+        try:
+            with self._lock:
+                self._revision = None  # the time of a folder is too coarse to tell two changes of our own apart
+                self._refresh()
+                protected = {keep, *self._leases}
+                for name in victims(self._catalog.usage(), self.options.budget_gb * GB, protected, time.time()):
+                    self.delete(name)
+        except CatalogError as error:
+            log.warning("Carnator: the budget could not be kept: %s", error)
+
+    def delete(self, entry_id: str) -> bool:
+        """Delete an entry, even a pinned one, unless this process uses it. Returns whether it was deleted."""
+        with self._lock:
+            if entry_id in self._leases or not self.disk.remove(entry_id):
+                return False
+            self._forget(entry_id)
+            return True
 
     def quarantine(self, entry_id: str, why: str) -> None:
         """Take an entry out of use but keep its files for inspection."""
         log.warning("Carnator: entry %s set aside: %s", entry_id, why)
-        self._known.pop(entry_id, None)
+        with self._lock:
+            self.disk.set_aside(entry_id)
+            self._forget(entry_id)
+
+    def _forget(self, entry_id: str) -> None:
+        self._index.remove([entry_id])
+        self._revision = None
         try:
-            os.rename(self._entries / entry_id, self._quarantine / f"{entry_id}-{uuid.uuid4().hex[:8]}")
-        except OSError:
-            log.debug("entry %s vanished before it could be set aside", entry_id)
+            self._catalog.drop([entry_id])
+        except CatalogError as error:
+            log.warning("Carnator: %s", error)
 
-    def _clean_up(self) -> None:
-        """Drop what a killed process left in staging and all but the newest folders in quarantine."""
-        staged = [i.path for i in _listed(self._staging) if time.time() - i.stat().st_mtime > STALE_SECONDS]
-        aside = sorted(_listed(self._quarantine), key=lambda item: item.stat().st_mtime)
-        for path in staged + [item.path for item in aside[: max(0, len(aside) - KEPT_IN_QUARANTINE)]]:
-            shutil.rmtree(path, ignore_errors=True)
+    def purge(self, unused_seconds: float, dry: bool = False) -> Purged:
+        """Delete all entries that were not used for so long, but none that is pinned or in use.
 
-    def commit(self, info: EntryInfo, signature: EarlySignature, trajectory: Trajectory) -> str | None:
-        """Add an entry and keep the budget. Returns None, or a sentence if it was not stored."""
-        final = self._entries / info.id
-        if final.exists():
-            self.touch(info.id)
-            return None
-        if not all(map(is_finite, [*signature.tensors().values(), *trajectory.tensors().values()])):
-            return "not stored: the result is not finite"
-        staging = self._staging / uuid.uuid4().hex
-        try:
-            if shutil.disk_usage(self._entries).free < MIN_FREE_BYTES:
-                return "not stored: less than 5 GB are free on the disk of the store"
-            staging.mkdir()
-            write_entry(staging, info, signature, trajectory)
-            if _folder_bytes(staging) > self.options.budget_gb * GB:
-                return f"not stored: one entry is larger than the budget of {self.options.budget_gb:g} GB"
-            os.rename(staging, final)
-            _sync_folder(self._entries)
-        except OSError as error:
-            # Two equal requests at once: the other one was first.
-            return None if final.exists() else f"not stored: {error.strerror or error}"
-        finally:
-            shutil.rmtree(staging, ignore_errors=True)
-        self._known[info.id] = info
-        self._keep_budget(keep=info.id)
-        return None
+        Args:
+            dry: only tell what would be deleted.
+        Raises CatalogError.
+        """
+        old = [entry for entry in self.usage() if time.time() - entry.last_used >= unused_seconds]
+        loose = [entry for entry in old if not entry.pinned]
+        gone = [entry for entry in loose if (entry.id not in self._leases if dry else self.delete(entry.id))]
+        return Purged(len(gone), sum(e.bytes for e in gone), len(old) - len(loose), len(loose) - len(gone))
 
-    def _keep_budget(self, keep: str) -> None:
-        """Delete least recently used entries until the budget holds, never the one just written."""
-        sized = []
-        for item in _listed(self._entries):
-            try:
-                sized.append((item.stat().st_mtime, item.name, _folder_bytes(Path(item.path))))
-            except OSError:
-                continue  # another process evicted it
-        total = sum(size for _, _, size in sized)
-        for _, name, size in sorted(sized):
-            if total <= self.options.budget_gb * GB:
-                return
-            if name != keep:
-                self._known.pop(name, None)
-                shutil.rmtree(self._entries / name, ignore_errors=True)
-                total -= size
+
+_open: dict[Path, Store] = {}
+_opening = threading.Lock()
+
+
+def open_store(root: Path, options: StoreOptions) -> Store:
+    """The one Store of this process for a root and a name; its budget becomes that of ``options``.
+
+    A store whose folder or catalog was deleted meanwhile is opened anew. Raises OSError.
+    """
+    place = (Path(root) / options.name).absolute()
+    with _opening:
+        store = _open.get(place)
+        if store is None or not store.in_place:
+            if store is not None:
+                store.close()
+            store = _open[place] = Store(root, options)
+        store.options = options
+        return store
+
+
+@atexit.register
+def close_stores() -> None:
+    """Finish the pending writes of this process and let go of its stores."""
+    with _opening:
+        while _open:
+            _open.popitem()[1].close()

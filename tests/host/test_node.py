@@ -44,6 +44,7 @@ def outputs(output) -> tuple[torch.Tensor, dict, torch.Tensor]:
 
 
 def entries(tmp_path: Path) -> list[Path]:
+    pack_module("carnator_core.store.folder").close_stores()  # writes are pending until then
     return [path for path in tmp_path.rglob("entries/*") if path.is_dir()]
 
 

@@ -17,9 +17,10 @@ import torch.nn.functional as F
 
 from carnator_core.identity import HardKey, digest, tensor_digest
 from carnator_core.plan import ModelShape, Schedule, StepKind, StepPlan
-from carnator_core.session import Request, Session
-from carnator_core.signature import EarlySignature, build_signature
-from carnator_core.store.entry import EntryInfo, Trajectory
+from carnator_core.request import Request
+from carnator_core.session import Session
+from carnator_core.signature import build_signature
+from carnator_core.store.entry import Entry, EntryInfo, Trajectory
 
 PARTS = (2, 4)  # rows and columns of the frame that a prompt paints
 SPREAD = 0.3  # standard deviation of videos around what the prompt says
@@ -71,6 +72,7 @@ class FakeHost:
             x = x + (x - x0) * ((after - sigma) / sigma)
         if seconds is not None:
             session.commit(seconds)
+        session.close()
         return x
 
     def dense(self, prompt: torch.Tensor) -> torch.Tensor:
@@ -130,7 +132,7 @@ def a_donor(
     latent: tuple[int, ...] = (2, 2, 4, 4),
     steps: int = 4,
     checks: tuple[int, ...] = (2,),
-) -> tuple[EntryInfo, EarlySignature, Trajectory]:
+) -> Entry:
     """Something to store: small and random, float16 values that survive a round trip exactly."""
     random = torch.Generator().manual_seed(seed)
 
@@ -139,7 +141,8 @@ def a_donor(
 
     key = HardKey.of({"CFG": "5.0", "seed": str(seed)})
     embedding = F.normalize(torch.randn(6, generator=random), dim=0)
-    info = EntryInfo(name or digest(key.digest, seed), key, 1700000000.5, 12.25, embedding, None)
+    info = EntryInfo(name or digest(key.digest, seed), key, 1700000000.5, 12.25, None)
     signature = build_signature(torch.randn(3, 2, 2, 2, generator=random), volume(), volume(), volume())
     guided, conditional = {i: volume() for i in range(steps)}, {i: volume() for i in checks}
-    return info, signature, Trajectory(guided, conditional, torch.rand(steps, generator=random))
+    trajectory = Trajectory(guided, conditional, torch.rand(steps, generator=random))
+    return Entry(info, embedding, signature, trajectory)

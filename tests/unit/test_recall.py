@@ -1,16 +1,22 @@
-"""Recall: entries in the order of their text similarity."""
+"""Recall: entries of a key in the order of their text similarity, by numpy and by FAISS."""
 
+import sys
+
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from carnator_core import recall
 from carnator_core.identity import HardKey
-from carnator_core.recall import nearest_other_key, rank
+from carnator_core.recall import TextIndex
 from carnator_core.store.entry import EntryInfo
 
+KEY, OTHER = HardKey.of({"seed": "1", "CFG": "5.0"}), HardKey.of({"seed": "2", "CFG": "5.0"})
 
-def entry(name: str, embedding: torch.Tensor, **fields: str) -> EntryInfo:
-    return EntryInfo(name, HardKey.of(fields), 0.0, 1.0, embedding, None)
+
+def info(name: str, key: HardKey = KEY) -> EntryInfo:
+    return EntryInfo(name, key, 0.0, 1.0, None)
 
 
 def unit(seed: int, width: int = 8) -> torch.Tensor:
@@ -18,37 +24,103 @@ def unit(seed: int, width: int = 8) -> torch.Tensor:
     return torch.nn.functional.normalize(vector, dim=0)
 
 
+def index(*found: tuple[EntryInfo, torch.Tensor]) -> TextIndex:
+    made = TextIndex()
+    made.add(found)
+    return made
+
+
+def names(candidates: list) -> list[str]:
+    return [candidate.info.id for candidate in candidates]
+
+
+@pytest.fixture(params=["numpy", "faiss"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Both ways to a shortlist, also for few entries."""
+    monkeypatch.setattr(recall, "EXACT_ROWS", 10**9 if request.param == "numpy" else 0)
+    monkeypatch.setattr(recall, "SPARE", 2)
+    if request.param == "faiss":
+        pytest.importorskip("faiss")
+    return request.param
+
+
 @given(st.lists(st.integers(0, 50), max_size=12), st.integers(0, 50))
 def test_entries_come_back_by_falling_similarity_and_none_is_lost(seeds: list[int], target: int) -> None:
-    entries = [entry(str(i), unit(seed)) for i, seed in enumerate(seeds)]
-    ranked = rank(entries, unit(target))
-    assert sorted(c.info.id for c in ranked) == sorted(e.id for e in entries)
-    similarities = [c.similarity for c in ranked]
+    vectors = {str(i): unit(seed) for i, seed in enumerate(seeds)}
+    found = index(*((info(name), vector) for name, vector in vectors.items())).of_key(KEY, unit(target), 99, "")
+    assert sorted(names(found)) == sorted(vectors)
+    similarities = [c.similarity for c in found]
     assert similarities == sorted(similarities, reverse=True)
-    for candidate in ranked:
-        expected = float(candidate.info.embedding @ unit(target))
-        assert abs(candidate.similarity - expected) < 1e-5
+    for candidate in found:
+        assert abs(candidate.similarity - float(vectors[candidate.info.id] @ unit(target))) < 1e-5
 
 
-def test_equal_texts_have_similarity_one() -> None:
-    assert abs(rank([entry("a", unit(3))], unit(3))[0].similarity - 1.0) < 1e-6
+def test_the_most_similar_of_many_are_found_while_entries_come_and_go(way: str) -> None:
+    made, present = TextIndex(), {}
+    for round_ in range(6):
+        new = {f"{round_}-{i}": unit(1000 * round_ + i) for i in range(400)}
+        made.add((info(name), vector) for name, vector in new.items())
+        made.add((info(f"other {name}", OTHER), vector) for name, vector in new.items())
+        present |= new
+        gone = list(present)[:: 3 + round_]
+        made.remove(gone)
+        for name in gone:
+            del present[name]
+        target = unit(-round_ - 1)
+        expected = sorted(present, key=lambda name: -float(present[name].double() @ target.double()))[:5]
+        assert names(made.of_key(KEY, target, 5, "")) == expected
+        assert len(made) == len(present) + 400 * (round_ + 1) and made.ids >= present.keys()
 
 
-def test_equally_similar_entries_keep_their_order() -> None:
-    entries = [entry(name, unit(1)) for name in "cab"]
-    assert [c.info.id for c in rank(entries, unit(2))] == ["c", "a", "b"]
+def test_the_score_depends_neither_on_the_way_nor_on_the_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("faiss")
+    found = [(info(str(i)), unit(i, 256)) for i in range(300)]
+    scores = []
+    for rows, order in ((10**9, 1), (0, 1), (10**9, -1), (0, -1)):
+        monkeypatch.setattr(recall, "EXACT_ROWS", rows)
+        scores.append([(c.info.id, c.similarity) for c in index(*found[::order]).of_key(KEY, unit(999, 256), 4, "")])
+    assert scores[1:] == scores[:-1]
+
+
+def test_equally_similar_entries_come_by_name() -> None:
+    assert names(index(*((info(name), unit(1)) for name in "cab")).of_key(KEY, unit(2), 9, "")) == ["a", "b", "c"]
 
 
 def test_an_entry_with_another_embedding_size_is_left_out() -> None:
-    assert [c.info.id for c in rank([entry("a", unit(1, 4)), entry("b", unit(1))], unit(1))] == ["b"]
+    made = index((info("a"), unit(1, 4)), (info("b"), unit(1)))
+    assert names(made.of_key(KEY, unit(1), 9, "")) == ["b"]
+    assert names(made.of_key(KEY, unit(1, 4), 9, "")) == ["a"]
+    assert made.of_key(KEY, unit(1, 5), 9, "") == [] and made.nearest(unit(1, 5)) is None
 
 
 def test_an_empty_store_recalls_nothing() -> None:
-    assert rank([], unit(1)) == []
+    assert TextIndex().of_key(KEY, unit(1), 4, "") == [] and TextIndex().nearest(unit(1)) is None
 
 
-def test_the_nearest_entry_of_another_kind_tells_the_fields_that_differ() -> None:
-    near, far = entry("near", unit(1), seed="1", CFG="5.0"), entry("far", unit(9), seed="2", CFG="6.0")
-    mine = HardKey.of({"seed": "2", "CFG": "5.0"})
-    assert nearest_other_key(rank([far, near], unit(1)), mine) == ["seed"]
-    assert nearest_other_key([], mine) == []
+def test_the_entry_of_the_same_text_comes_first_with_similarity_one() -> None:
+    """An empty prompt has an embedding of zeros, whose cosine with anything is 0."""
+    zeros = torch.zeros(8)
+    made = index((info("own"), zeros), (info("a"), unit(1)), (info("b"), unit(2)))
+    found = made.of_key(KEY, zeros, 2, "own")
+    assert names(found)[0] == "own" and found[0].similarity == 1.0 and len(found) == 2
+    assert "own" not in names(made.of_key(OTHER, zeros, 2, "own"))
+
+
+def test_the_nearest_entry_is_found_whatever_its_key(way: str) -> None:
+    many = [(info(str(i), HardKey.of({"seed": str(i)})), unit(i)) for i in range(40)]
+    made = index(*many, (info("near", OTHER), unit(77)))
+    nearest = made.nearest(unit(77))
+    assert nearest.info.id == "near" and nearest.info.key.differs_in(KEY) == ["seed"]
+
+
+def test_a_missing_faiss_is_told_once_and_numpy_goes_on(monkeypatch: pytest.MonkeyPatch, caplog) -> None:
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    monkeypatch.setattr(recall, "EXACT_ROWS", 0)
+    recall._faiss.cache_clear()
+    caplog.set_level("INFO", logger="carnator")
+    try:
+        made = index(*((info(str(i)), unit(i)) for i in range(100)))
+        assert names(made.of_key(KEY, unit(7), 1, "")) == names(made.of_key(KEY, unit(7), 1, "")) == ["7"]
+    finally:
+        recall._faiss.cache_clear()
+    assert [r.levelname for r in caplog.records if "faiss-cpu" in r.message] == ["INFO"]

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-import os
+import time
 from pathlib import Path
 
 import pytest
@@ -14,7 +14,7 @@ from carnator_core.plan import FRESH_GUIDANCE_SIGMA, StepKind
 from carnator_core.reasons import Code, Decision, Reason
 from carnator_core.session import Session
 from carnator_core.store.entry import SIGNATURE_FILE, TRAJECTORY_FILE
-from carnator_core.store.folder import Store
+from carnator_core.store.folder import open_store
 from support.fake_host import FakeHost
 
 PROMPT = torch.tensor([1.0, -0.5, 0.8, 0.3, -1.0, 0.6, -0.2, 0.9])
@@ -34,14 +34,15 @@ def options(interval: int = 2, mode: str = "read+write", threshold: float = 0.05
 
 
 def run(
-    host: FakeHost, root: Path, prompt: torch.Tensor, chosen: Options | None = None
+    host: FakeHost, root: Path, prompt: torch.Tensor, chosen: Options | None = None, seconds: float = 1.0
 ) -> tuple[Session, torch.Tensor]:
     chosen = chosen or options()
-    one = Session(host.request(prompt), chosen, Store(root, chosen.store))
-    return one, host.run(one, prompt)
+    one = Session(host.request(prompt), chosen, open_store(root, chosen.store))
+    return one, host.run(one, prompt, seconds)
 
 
 def stored(root: Path) -> list[str]:
+    open_store(root, StoreOptions()).wait()
     return sorted(item.name for item in (root / "default" / "entries").iterdir())
 
 
@@ -104,12 +105,13 @@ def test_reuse_replays_x0_exactly_outside_the_region(tmp_path: Path, cfg: float)
             return seen[step]
 
     chosen = options()
-    one = Watching(host.request(LOCAL), chosen, Store(tmp_path, chosen.store))
+    one = Watching(host.request(LOCAL), chosen, open_store(tmp_path, chosen.store))
     host.run(one, LOCAL)
-    kept = Store(tmp_path, chosen.store).trajectory(first.report.entry_id, host.latent, 20, one.request.schedule.checks)
+    checks = one.request.schedule.checks
+    kept = open_store(tmp_path, chosen.store).trajectory(first.report.entry_id, host.latent, 20, checks)
     outside = evidence.blend_weight(one.heat > 0, (3, 16, 32), (1, 2, 2)) == 0
     for step in HIT_STEPS:
-        assert torch.equal(seen[step][0][:, outside], kept.guided[step].float()[:, outside])
+        assert torch.equal(seen[step][0][:, outside], kept.guided(step).float()[:, outside])
 
 
 def test_region_steps_evaluate_only_the_rows_of_the_region(tmp_path: Path, donor: torch.Tensor) -> None:
@@ -178,12 +180,14 @@ def test_a_hit_does_not_become_a_donor(tmp_path: Path, donor: torch.Tensor) -> N
     assert stored(tmp_path) == before
 
 
-def test_a_hit_marks_its_donor_as_used(tmp_path: Path, donor: torch.Tensor) -> None:
+def test_a_hit_counts_for_its_donor_with_the_seconds_it_saved(tmp_path: Path, donor: torch.Tensor) -> None:
     (name,) = stored(tmp_path)
-    path = tmp_path / "default" / "entries" / name
-    os.utime(path, (1000, 1000))
-    run(FakeHost(), tmp_path, LOCAL)
-    assert path.stat().st_mtime > 1000
+    started = time.time()
+    run(FakeHost(), tmp_path, LOCAL, seconds=0.25)
+    run(FakeHost(), tmp_path, LOCAL, seconds=5.0)
+    (usage,) = open_store(tmp_path, StoreOptions()).usage()
+    assert (usage.id, usage.hits, usage.seconds_saved) == (name, 2, 0.75), "a slow hit saves nothing"
+    assert usage.last_used >= started
 
 
 def test_a_hit_gives_the_same_result_every_time(tmp_path: Path, donor: torch.Tensor) -> None:
@@ -232,6 +236,7 @@ def test_a_corrupt_entry_gives_the_dense_run_and_is_set_aside(tmp_path: Path, do
 
 def test_a_second_candidate_serves_where_the_first_ones_file_is_corrupt(tmp_path: Path, donor: torch.Tensor) -> None:
     near, _ = run(FakeHost(), tmp_path, LOCAL, options(mode="write"))
+    assert len(stored(tmp_path)) == 2
     path = tmp_path / "default" / "entries" / near.report.entry_id / TRAJECTORY_FILE
     path.write_bytes(path.read_bytes()[:-9])
     one, _ = run(FakeHost(), tmp_path, LOCAL)
@@ -278,7 +283,7 @@ def test_the_layer_window_and_refine_share_are_taken_from_the_options(tmp_path: 
     one = Session(
         FakeHost().request(LOCAL),
         options(window_start_percent=25.0, window_end_percent=75.0),
-        Store(tmp_path, StoreOptions()),
+        open_store(tmp_path, StoreOptions()),
     )
     assert one.window.blocks == range(1, 3)
 

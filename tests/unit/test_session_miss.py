@@ -9,7 +9,7 @@ from carnator_core.options import GateOptions, Options, ProbeOptions, ReuseOptio
 from carnator_core.plan import StepKind
 from carnator_core.reasons import Code, Decision, Reason
 from carnator_core.session import Session
-from carnator_core.store.folder import Store
+from carnator_core.store.folder import open_store
 from support.fake_host import FakeHost
 
 PROMPT = torch.tensor([1.0, -0.5, 0.8, 0.3, -1.0, 0.6, -0.2, 0.9])
@@ -24,10 +24,11 @@ def options(mode: str = "read+write", **parts) -> Options:
 
 def session(host: FakeHost, root: Path, prompt: torch.Tensor, chosen: Options | None = None, **key: str) -> Session:
     chosen = chosen or options()
-    return Session(host.request(prompt, **key), chosen, Store(root, chosen.store))
+    return Session(host.request(prompt, **key), chosen, open_store(root, chosen.store))
 
 
 def stored(root: Path) -> list[str]:
+    open_store(root, StoreOptions()).wait()
     return sorted(item.name for item in (root / "default" / "entries").iterdir())
 
 
@@ -65,8 +66,9 @@ def test_the_stored_trajectory_is_the_x0_of_every_step(tmp_path: Path) -> None:
     host = FakeHost()
     one, result = run(host, tmp_path, PROMPT)
     schedule = one.request.schedule
-    kept = Store(tmp_path, StoreOptions()).trajectory(one.report.entry_id, host.latent, 20, schedule.checks)
-    torch.testing.assert_close(kept.guided[19].float(), result[0], atol=2e-3, rtol=2e-3)
+    assert stored(tmp_path) == [one.report.entry_id]
+    kept = open_store(tmp_path, StoreOptions()).trajectory(one.report.entry_id, host.latent, 20, schedule.checks)
+    torch.testing.assert_close(kept.guided(19).float(), result[0], atol=2e-3, rtol=2e-3)
     assert bool((kept.residual_norm > 0).all())
 
 

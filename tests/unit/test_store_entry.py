@@ -1,5 +1,6 @@
 """Entry files: exactly what was written comes back, or an EntryError. There is no third outcome."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,8 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from carnator_core.signature import FAMILIES
-from carnator_core.store import entry
-from carnator_core.store.entry import SIGNATURE_FILE, TRAJECTORY_FILE, EntryError
+from carnator_core.store import entry, tensor_file
+from carnator_core.store.entry import PREVIEW_FILE, SIGNATURE_FILE, TRAJECTORY_FILE, Entry, Trajectory
+from carnator_core.store.tensor_file import EntryError, EntryGone, TensorFile
 from support.fake_host import a_donor
 
 LATENT, STEPS, CHECKS = (2, 2, 4, 4), 4, (2,)
@@ -18,30 +20,30 @@ FILES = (SIGNATURE_FILE, TRAJECTORY_FILE)
 same_folder = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
-def write(folder: Path, seed: int = 0) -> tuple:
+def write(folder: Path, seed: int = 0) -> Entry:
     folder.mkdir()
     donor = a_donor(folder.name, seed)
-    entry.write_entry(folder, *donor)
+    entry.write_entry(folder, donor)
     return donor
 
 
-def read(folder: Path) -> tuple:
+def read(folder: Path) -> Entry:
     """Everything of an entry, the way a request reads it."""
-    info, signature = entry.read_info(folder), entry.read_signature(folder)
-    return info, signature, entry.read_trajectory(folder, LATENT, STEPS, CHECKS)
+    info, embedding = entry.read_info(folder)
+    signature = entry.read_signature(folder)[1]
+    stored = entry.open_trajectory(folder, LATENT, STEPS, CHECKS)
+    try:
+        guided = {step: stored.guided(step) for step in range(STEPS)}
+        conditional = {step: stored.conditional(step) for step in CHECKS}
+        return Entry(info, embedding, signature, Trajectory(guided, conditional, stored.residual_norm))
+    finally:
+        stored.close()
 
 
-def described(donor: tuple) -> dict:
+def described(donor: Entry) -> dict:
     """A donor as plain values, so that two can be compared exactly."""
-    info, signature, trajectory = donor
-    tensors = {"embedding": info.embedding, **signature.tensors(), **trajectory.tensors()}
-    plain = {
-        "id": info.id,
-        "key": info.key,
-        "created": info.created,
-        "seconds": info.seconds,
-        "prompt": info.prompt,
-    }
+    tensors = {"embedding": donor.embedding, **donor.signature.tensors(), **donor.trajectory.tensors()}
+    plain = {"info": donor.info}
     return plain | {name: (t.dtype, tuple(t.shape), t.tolist()) for name, t in tensors.items()}
 
 
@@ -64,15 +66,15 @@ def test_a_donor_comes_back_exactly_as_it_was_written(seed: int, tmp_path: Path)
 
 @pytest.mark.parametrize("absent", ["residual", "dynamics"])
 def test_an_absent_family_stays_absent(tmp_path: Path, absent: str) -> None:
-    info, signature, trajectory = a_donor(tmp_path.name)
-    entry.write_entry(tmp_path, info, replace(signature, **{absent: None}), trajectory)
-    assert getattr(entry.read_signature(tmp_path), absent) is None
+    donor = a_donor(tmp_path.name)
+    entry.write_entry(tmp_path, replace(donor, signature=replace(donor.signature, **{absent: None})))
+    assert getattr(entry.read_signature(tmp_path)[1], absent) is None
 
 
 def test_a_prompt_with_any_characters_comes_back(tmp_path: Path) -> None:
-    info, signature, trajectory = a_donor(tmp_path.name)
-    entry.write_entry(tmp_path, replace(info, prompt='Fuß "quoted"\n红色 🎈'), signature, trajectory)
-    assert entry.read_info(tmp_path).prompt == 'Fuß "quoted"\n红色 🎈'
+    donor = a_donor(tmp_path.name)
+    entry.write_entry(tmp_path, replace(donor, info=replace(donor.info, prompt='Fuß "quoted"\n红色 🎈')))
+    assert entry.read_info(tmp_path)[0].prompt == 'Fuß "quoted"\n红色 🎈'
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -175,7 +177,7 @@ def test_the_trajectory_of_another_entry_is_refused(tmp_path: Path) -> None:
 def test_an_entry_under_another_name_is_refused(tmp_path: Path) -> None:
     write(tmp_path / "one")
     (tmp_path / "one").rename(tmp_path / "other")
-    for part in (entry.read_info, entry.read_signature, lambda folder: read(folder)[2]):
+    for part in (entry.read_info, entry.read_signature, read, entry.verify_entry):
         with pytest.raises(EntryError):
             part(tmp_path / "other")
 
@@ -184,7 +186,7 @@ def test_an_entry_under_another_name_is_refused(tmp_path: Path) -> None:
 def test_another_schema_version_is_refused(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "entry"
     write(folder)
-    monkeypatch.setattr(entry, "SCHEMA", entry.SCHEMA + 1)
+    monkeypatch.setattr(tensor_file, "SCHEMA", tensor_file.SCHEMA + 1)
     newer = tmp_path / "newer"
     write(newer)
     monkeypatch.undo()
@@ -195,11 +197,12 @@ def test_another_schema_version_is_refused(tmp_path: Path, name: str, monkeypatc
 
 def rewritten(folder: Path, name: str, change) -> None:
     """Replace a file by one whose own bookkeeping is right but whose tensors are `change`d."""
-    tensors, header = entry._read(folder / name)
+    with TensorFile(folder / name) as file:
+        tensors, header = {name: file.tensor(name) for name in file.names}, file.header
     (folder / name).unlink()
     change(tensors)
     kept = {k: v for k, v in header.items() if k not in ("schema", "checksums")}
-    entry._write(folder / name, tensors, kept)
+    tensor_file.write_file(folder / name, tensors, kept)
 
 
 TRAJECTORY_CHANGES = {
@@ -229,7 +232,7 @@ def test_a_trajectory_with_other_contents_is_refused(tmp_path: Path, change) -> 
     write(folder)
     rewritten(folder, TRAJECTORY_FILE, change)
     with pytest.raises(EntryError):
-        entry.read_trajectory(folder, LATENT, STEPS, CHECKS)
+        read(folder)
 
 
 @pytest.mark.parametrize(
@@ -245,7 +248,7 @@ def test_a_trajectory_with_other_contents_is_refused(tmp_path: Path, change) -> 
 def test_a_trajectory_of_another_request_shape_is_refused(tmp_path: Path, wanted: tuple) -> None:
     write(tmp_path / "entry")
     with pytest.raises(EntryError):
-        entry.read_trajectory(tmp_path / "entry", *wanted)
+        entry.open_trajectory(tmp_path / "entry", *wanted)
 
 
 def retyped(name: str, dtype: torch.dtype):
@@ -289,4 +292,84 @@ def test_a_text_embedding_with_other_contents_is_refused(tmp_path: Path, change)
 def test_an_existing_file_is_never_overwritten(tmp_path: Path) -> None:
     write(tmp_path / "entry")
     with pytest.raises(FileExistsError):
-        entry.write_entry(tmp_path / "entry", *a_donor("entry", seed=3))
+        entry.write_entry(tmp_path / "entry", a_donor("entry", seed=3))
+
+
+def test_a_whole_entry_is_verified(tmp_path: Path) -> None:
+    donor = write(tmp_path / "entry")
+    assert entry.verify_entry(tmp_path / "entry") == donor.info
+
+
+def test_a_deleted_entry_is_told_apart_from_a_damaged_one(tmp_path: Path) -> None:
+    with pytest.raises(EntryGone):
+        entry.read_info(tmp_path / "entry")
+
+
+PATHS = ["", ".", "..", "../one", "a/b", "a\\b", "/etc", "C:x", "a\0", "one\n", "x" * 65, "é", "a.b", 7, None]
+
+
+@pytest.mark.parametrize("name", PATHS)
+def test_no_name_of_an_entry_leads_out_of_its_folder(name: object) -> None:
+    with pytest.raises(EntryError):
+        entry.checked_id(name)
+
+
+def test_a_file_that_is_cut_short_while_it_is_open_is_refused(tmp_path: Path) -> None:
+    large = (2, 2, 40, 40)  # than what a read fetches ahead
+    (tmp_path / "entry").mkdir()
+    entry.write_entry(tmp_path / "entry", a_donor("entry", latent=large))
+    stored = entry.open_trajectory(tmp_path / "entry", large, STEPS, CHECKS)
+    with open(tmp_path / "entry" / TRAJECTORY_FILE, "r+b") as file:
+        file.truncate(100)
+    with pytest.raises(EntryError, match="cut short"):
+        stored.guided(1)
+
+
+def test_the_end_of_a_trajectory_is_told_once(tmp_path: Path) -> None:
+    write(tmp_path / "entry")
+    ends = []
+    stored = entry.open_trajectory(tmp_path / "entry", LATENT, STEPS, CHECKS, lambda: ends.append(1))
+    stored.close()
+    stored.close()
+    del stored
+    assert ends == [1]
+
+
+@pytest.mark.parametrize(
+    ("preview", "kept"),
+    [(b"\xff\xd8\xffpicture", True), (b"GIF89a", False), (b"", False), (b"\xff\xd8\xff" + b"x" * 65536, False)],
+)
+def test_only_a_small_jpeg_is_kept_as_preview(tmp_path: Path, preview: bytes, kept: bool) -> None:
+    entry.write_entry(tmp_path, replace(a_donor(tmp_path.name), preview=preview))
+    assert (tmp_path / PREVIEW_FILE).exists() == kept
+    assert entry.verify_entry(tmp_path)
+
+
+LAYOUTS = {
+    "a shape below zero": lambda t: t.update(shape=[-2, 2, 4, 4]),
+    "a shape of fractions": lambda t: t.update(shape=[2.0, 2, 4, 4]),
+    "a shape of truth values": lambda t: t.update(shape=[True, 4, 4, 4]),
+    "a larger shape": lambda t: t.update(shape=[1 << 40, 2, 4, 4]),
+    "no shape": lambda t: t.pop("shape"),
+    "another dtype": lambda t: t.update(dtype="BF16"),
+    "a wider dtype": lambda t: t.update(dtype="F32"),
+    "a dtype that is a list": lambda t: t.update(dtype=[]),
+    "offsets past the end": lambda t: t.update(data_offsets=[t["data_offsets"][0] + 999, t["data_offsets"][1] + 999]),
+    "offsets of another tensor": lambda t: t.update(data_offsets=[0, t["data_offsets"][1] - t["data_offsets"][0]]),
+    "one offset": lambda t: t.update(data_offsets=[0]),
+    "reversed offsets": lambda t: t.update(data_offsets=t["data_offsets"][::-1]),
+}
+
+
+@pytest.mark.parametrize("lie", LAYOUTS.values(), ids=LAYOUTS.keys())
+def test_a_layout_that_lies_is_refused(tmp_path: Path, lie) -> None:
+    write(tmp_path / "entry")
+    path = tmp_path / "entry" / TRAJECTORY_FILE
+    data = path.read_bytes()
+    end = 8 + int.from_bytes(data[:8], "little")
+    layout = json.loads(data[8:end])
+    lie(layout["guided.0001"])
+    text = json.dumps(layout).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + data[end:])
+    with pytest.raises(EntryError):
+        read(tmp_path / "entry")

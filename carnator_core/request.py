@@ -1,0 +1,31 @@
+"""What the core is told of one sampling call."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from .identity import HardKey
+from .plan import ModelShape, Schedule
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the host knows of a request before its first step.
+
+    Args:
+        key: everything that must be equal for reuse.
+        embedding: [D] pooled text conditioning, unit length.
+        text_digest: exact identity of the text conditioning.
+        guided: whether an unconditional branch exists.
+        reused_input: whether the input latent came from a reused run: such a run never becomes a donor.
+    """
+
+    key: HardKey
+    embedding: torch.Tensor
+    text_digest: str
+    shape: ModelShape
+    schedule: Schedule
+    guided: bool
+    reused_input: bool = False

@@ -1,0 +1,39 @@
+"""Which entries go when the budget is exceeded: those of least benefit."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from .catalog import Usage
+
+HALF_LIFE_SECONDS = 7 * 86400.0
+EXPECTED_SAVING = 0.5
+
+
+def benefit(usage: Usage, now: float) -> float:
+    """Seconds saved per byte, aged.
+
+        (seconds saved by all hits + 0.5 × seconds of its dense run) / bytes × 0.5 ^ (time since last use / 7 days)
+
+    Hits × seconds saved per hit is the sum that the catalog keeps. The second term stands for the hit that a new
+    entry has not had yet: without it every newcomer would go before any entry that was ever of use.
+    """
+    saved = usage.seconds_saved + EXPECTED_SAVING * usage.seconds
+    age = max(0.0, now - usage.last_used)
+    return saved / max(1, usage.bytes) * 0.5 ** (age / HALF_LIFE_SECONDS)
+
+
+def victims(entries: Iterable[Usage], budget: float, protected: Collection[str], now: float) -> list[str]:
+    """Ids to delete, least benefit first, until the rest fits into ``budget`` bytes.
+
+    Pinned and protected entries stay, even if the budget then stays exceeded.
+    """
+    entries = list(entries)
+    total, chosen = sum(entry.bytes for entry in entries), []
+    for entry in sorted(entries, key=lambda e: (benefit(e, now), e.last_used, e.id)):
+        if total <= budget:
+            break
+        if not entry.pinned and entry.id not in protected:
+            chosen.append(entry.id)
+            total -= entry.bytes
+    return chosen

@@ -1,0 +1,50 @@
+"""Write-behind: an entry is written while the host already decodes the video."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+log = logging.getLogger("carnator")
+
+
+class Writer:
+    """Runs one job at a time on a background thread; a second one waits until the first is done.
+
+    So at most one entry is held in memory for writing. The threads are not daemons: the interpreter ends only after
+    the last one.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._failure: str | None = None
+
+    def start(self, job: Callable[[], str | None]) -> None:
+        """Run ``job``, which returns None or a sentence that says why it failed."""
+        with self._lock:
+            self.wait()
+            self._thread = threading.Thread(target=self._run, args=(job,), name="carnator-store")
+            self._thread.start()
+
+    def wait(self) -> None:
+        """Return when no job is running. A job that calls this does not wait for itself."""
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+
+    def take_failure(self) -> str | None:
+        """Why the last failed job failed, once."""
+        failure, self._failure = self._failure, None
+        return failure
+
+    def _run(self, job: Callable[[], str | None]) -> None:
+        try:
+            failure = job()
+        except Exception as error:  # a thread has nobody to raise to
+            log.exception("Carnator: writing to the store failed")
+            failure = f"not stored: {error}"
+        if failure is not None:
+            log.warning("Carnator: %s", failure)
+            self._failure = failure

@@ -1,0 +1,72 @@
+"""The verdict on one candidate: how far its early states are, what would be computed, and whether that is a hit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from . import evidence
+from .gate import exceeded, explain, thresholds_for
+from .options import GateOptions, ReuseOptions
+from .plan import LayerWindow, predicted_work
+from .reasons import Code, Reason
+from .recall import Candidate
+from .request import Request
+from .scale import Thresholds
+from .signature import Discrepancies, EarlySignature, discrepancies
+from .store.tensor_file import EntryError
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One candidate as the gate sees it.
+
+    Args:
+        region: [T', h, w] bool, the evidence region at the end of the probe; rows: its flat indices [n].
+        share: rows over all tokens.
+        work: predicted work of the hit, relative to a dense run.
+        refusal: None if the candidate is accepted.
+    """
+
+    candidate: Candidate
+    found: Discrepancies
+    thresholds: GateOptions
+    region: torch.Tensor
+    rows: torch.Tensor
+    share: float
+    work: float
+    refusal: Reason | None
+
+
+def judge(
+    candidate: Candidate,
+    mine: EarlySignature,
+    donor: EarlySignature,
+    request: Request,
+    reuse: ReuseOptions,
+    window: LayerWindow,
+    limits: Thresholds,
+) -> Verdict:
+    """Compare two signatures. Raises EntryError if the donor's has other families or shapes."""
+    if {n: t.shape for n, t in donor.tensors().items()} != {n: t.shape for n, t in mine.tensors().items()}:
+        raise EntryError("signature has other families or shapes")
+    schedule, shape = request.schedule, request.shape
+    difference = evidence.token_difference(mine.state, donor.state, shape.patch)
+    threshold = evidence.threshold_at(limits.region, schedule.sigmas[schedule.probe_end - 1])
+    region = evidence.evidence_region(difference, threshold)
+    rows = evidence.region_rows(region, difference)
+    share = rows.numel() / region.numel()
+    gate = thresholds_for(float(region.float().mean()), limits.gate)
+    allowed = reuse.max_region_percent / 100
+    found = discrepancies(mine, donor, evidence.replayed_tokens(difference, region, allowed))
+    work = predicted_work(schedule, shape, window, share, reuse.guidance_interval, request.guided)
+    if exceeded(found, gate):
+        refusal = Reason.of(Code.GATE_REJECTED, families=explain(found, gate))
+    elif share > allowed:
+        refusal = Reason.of(Code.REGION_TOO_LARGE, share=share, allowed=allowed)
+    elif work >= 1.0:
+        refusal = Reason.of(Code.NO_SAVING, predicted=work)
+    else:
+        refusal = None
+    return Verdict(candidate, found, gate, region, rows, share, work, refusal)
