@@ -12,7 +12,7 @@ def build_options(
     store: StoreOptions | None, probe: ProbeOptions | None, gate: GateOptions | None, reuse: dict[str, float]
 ) -> Options:
     """Options of one request; what is not linked has its defaults. Raises ValueError for impossible settings."""
-    return Options(store or StoreOptions(), probe or ProbeOptions(), gate or GateOptions(), ReuseOptions(**reuse))
+    return Options(store or StoreOptions(), probe or ProbeOptions(), gate, ReuseOptions(**reuse))
 
 
 def reuse_inputs() -> list:
