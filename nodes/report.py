@@ -6,9 +6,10 @@ import json
 import math
 from typing import Any
 
-from comfy_api.latest import io
+from comfy_api.latest import io, ui
 
 from ..carnator_core.handle import ReportHandle
+from .status import show_status
 from .types import CATEGORY, ReportLink
 
 NOT_FILLED = (
@@ -49,6 +50,7 @@ class CarnatorReport(io.ComfyNode):
                 ),
             ],
             is_output_node=True,
+            hidden=[io.Hidden.unique_id],
         )
 
     @classmethod
@@ -68,7 +70,10 @@ class CarnatorReport(io.ComfyNode):
         else:
             data = {**outcome.report, "samplings": report.samplings}
             text, picture, mask = summary(outcome.status, data), outcome.picture, outcome.mask
+        show_status(cls.hidden and cls.hidden.unique_id, text)
+        shown = {"text": [text], "carnator": [data]}
         if picture is None:
             picture = torch.zeros(1, 64, 64, 3)
-        shown = {"text": [text], "carnator": [data]}
+        else:
+            shown |= ui.PreviewImage(picture, cls=cls).as_dict()
         return io.NodeOutput(text, json.dumps(data, indent=2, allow_nan=False), picture, mask, ui=shown)

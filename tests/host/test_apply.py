@@ -180,6 +180,38 @@ def test_the_last_node_before_the_sampler_decides(apply, tiny, user: Path) -> No
     assert [path.parts[-3] for path in entries(user)] == ["second"]
 
 
+def test_our_sampler_takes_the_place_of_an_earlier_apply(apply, tiny, user: Path) -> None:
+    sampler = pack_module("nodes.reuse_sampler").CarnatorReuseSampler
+    model, handle = apply(tiny.model)
+    call, latent = tiny.call, {"samples": torch.zeros(1, 16, *tiny.call.size)}
+    for reuse in (False, True):
+        with torch.inference_mode():
+            result, report, _ = sampler.execute(
+                model, call.seed, call.steps, call.cfg, call.sampler, call.scheduler, call.positive, call.negative,
+                latent, 1.0, reuse,
+            ).result  # fmt: skip
+        assert decision(report) == ("miss" if reuse else "off") and handle.samplings == 0
+        assert torch.equal(result["samples"], call(tiny.model)) and len(entries(user)) == reuse
+
+
+def test_a_sampling_inside_another_one_has_a_run_of_its_own(apply, tiny, user: Path) -> None:
+    inner = tiny.call.but(seed=8)
+    applied, handle = apply(tiny.model)
+    seen = []
+
+    def samples_too(executor, *args, **kwargs):
+        if not seen:
+            seen.append(None)
+            seen[0] = by_ksampler(applied, inner)
+        return executor(*args, **kwargs)
+
+    with torch.inference_mode():
+        stock = by_ksampler(tiny.model, tiny.call)
+        result = by_ksampler(tiny.wrapped(applied, "outer_sample", samples_too), tiny.call)
+        assert torch.equal(result, stock) and torch.equal(seen[0], by_ksampler(tiny.model, inner))
+    assert handle.samplings == 2 and len(entries(user)) == 2
+
+
 def test_switched_off_it_takes_an_earlier_node_out_too(apply, tiny, user: Path) -> None:
     model, handle = apply(apply(tiny.model)[0], reuse=False)
     with torch.inference_mode():
@@ -267,17 +299,24 @@ def test_a_chosen_donor_that_is_gone_or_never_was_says_so(apply, tiny, user: Pat
 
 
 @pytest.fixture
-def show(pack):
+def show(pack, tmp_path: Path):
     """show(handle): text, JSON data, picture and mask of the report node."""
+    import folder_paths
+
+    temp = folder_paths.get_temp_directory()
+    folder_paths.set_temp_directory(str(tmp_path))
     node = pack_module("nodes.report").CarnatorReport
 
     def run(handle):
         output = node.execute(handle)
         text, data, picture, mask = output.result
         assert output.ui["text"] == [text]
+        shown = output.ui.get("images", [])
+        assert len(shown) == bool(picture.any()) and all((tmp_path / image["filename"]).is_file() for image in shown)
         return text, json.loads(data), picture, mask
 
-    return run
+    yield run
+    folder_paths.set_temp_directory(temp)
 
 
 def test_a_handle_that_is_not_filled_is_a_sentence(apply, tiny, show) -> None:

@@ -12,7 +12,9 @@ import pytest
 from scripts.graphs import OURS, WORKFLOW
 from scripts.testbed.server import ComfyServer
 from scripts.testbed.workflow import to_graph
+from scripts.workflow_job.graphs import WORKFLOWS
 from support.browser import Editor, editor, find_chromium, screenshot
+from support.paths import TESTS
 
 STEPS = 6
 
@@ -60,3 +62,13 @@ def test_editor_queues_the_graph_that_the_demo_runs(
         for node, content in page.graph().items()
     }
     assert queued == to_graph(workflow, server.get("/object_info"))
+
+
+def test_editor_reads_every_workflow_for_official_models_as_the_tests_do(page: Editor) -> None:
+    for fill in WORKFLOWS:
+        name = f"{fill.__name__}.json"
+        page.load(json.loads((WORKFLOW.parent / name).read_text(encoding="utf-8")))
+        expected = json.loads((TESTS / "workflows" / "api" / name).read_text(encoding="utf-8"))
+        queued = {n: {"class_type": c["class_type"], "inputs": c["inputs"]} for n, c in page.graph().items()}
+        assert queued == expected, name
+    assert page.errors == []
