@@ -76,7 +76,8 @@ class Session:
 
     def _recall(self) -> list[Candidate]:
         probe, report, request = self.options.probe, self.report, self.request
-        report.store_note = self._store.take_failure()
+        failure = self._store.take_failure()
+        report.store_note = failure and f"the run before was {failure}"
         if self.options.store.mode == "write":
             report.reason = Reason.of(Code.STORE_WRITE_ONLY)
             return []

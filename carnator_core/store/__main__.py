@@ -100,7 +100,8 @@ def _list(store: Store, options: argparse.Namespace) -> int:
 
 
 def _show(store: Store, options: argparse.Namespace) -> int:
-    usage, folder = _usage(store, options.id), store.disk.folder(options.id)
+    usage = _usage(store, options.id)
+    folder = store.disk.folder(usage.id)
     info, embedding = read_info(folder)
     print(f"id            {info.id}\nfolder        {folder}\ncreated       {_when(info.created)}")
     print(f"last use      {_when(usage.last_used)}\nsize          {folder_bytes(folder) / 1e6:.1f} MB")
@@ -138,14 +139,17 @@ def _import(store: Store, options: argparse.Namespace) -> int:
 
 
 def _pin(store: Store, options: argparse.Namespace, pinned: bool) -> int:
-    store.set_pinned(_usage(store, options.id).id, pinned)
-    print(f"{'pinned' if pinned else 'unpinned'}: {options.id}")
+    entry_id = _usage(store, options.id).id
+    store.set_pinned(entry_id, pinned)
+    print(f"{'pinned' if pinned else 'unpinned'}: {entry_id}")
     return 0
 
 
 def _delete(store: Store, options: argparse.Namespace) -> int:
-    store.delete(_usage(store, options.id).id)
-    print(f"deleted: {options.id}")
+    entry_id = _usage(store, options.id).id
+    if not store.delete(entry_id):
+        raise Stop(f"{entry_id} could not be deleted.")
+    print(f"deleted: {entry_id}")
     return 0
 
 

@@ -241,6 +241,7 @@ class Store:
         self._count(entry_id, 1, seconds_saved)
 
     def _count(self, entry_id: str, hits: int, seconds_saved: float) -> None:
+        self.wait()  # the entry may still be on its way into the catalog
         try:
             with self._lock:
                 self._catalog.count_use(entry_id, hits, seconds_saved)

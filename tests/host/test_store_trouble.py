@@ -1,6 +1,7 @@
 """Trouble with the store never reaches a video and never stops a run."""
 
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -88,3 +89,57 @@ def test_a_store_that_disappears_during_the_run_costs_only_the_donor(tiny, tmp_p
         hook.remove()
     assert torch.equal(result, stock)
     assert run.report.entry_id is None and "not stored" in run.report.status()
+
+
+def test_without_sqlalchemy_a_run_is_declined_with_a_reason(tiny, tmp_path: Path, monkeypatch) -> None:
+    stock = tiny.call(tiny.model)
+    monkeypatch.setitem(sys.modules, "sqlalchemy", None)
+    result, run = tiny.reuse(tmp_path, tiny.call)
+    assert torch.equal(result, stock)
+    assert (run.report.decision.value, run.report.reason.code.value) == ("declined", "no_store")
+    assert "SQLAlchemy is missing" in run.report.status()
+
+
+@pytest.mark.parametrize("sampler", ["euler", "uni_pc"])
+def test_a_file_that_goes_bad_in_use_makes_the_rest_of_the_run_dense(
+    tiny, tmp_path: Path, stored, sampler: str
+) -> None:
+    call = tiny.call.but(sampler=sampler)
+    tiny.reuse(tmp_path, call)
+    (entry,) = stored(tmp_path)
+    path, forwards = tmp_path / "default" / "entries" / entry / "trajectory.safetensors", []
+
+    def spoil(module, args) -> None:
+        forwards.append(args[0].shape)
+        if len(forwards) == 3:  # of the probe's forwards and the first check
+            with open(path, "r+b") as file:
+                file.truncate(2000)
+
+    hook = tiny.model.model.diffusion_model.blocks[0].register_forward_pre_hook(spoil)
+    near = call.but(positive=tiny.near(call.positive, 0.2))
+    try:
+        result, run = tiny.reuse(tmp_path, near, options=tiny.options(region_threshold=0.1, max_region_percent=100.0))
+    finally:
+        hook.remove()
+    assert run.report.reason.code.value == "entry_corrupt", run.report.status()
+    assert run.report.steps["dense"] > 3 and sum(run.report.steps.values()) == call.steps
+    assert bool(torch.isfinite(result).all())
+    assert quarantined(tmp_path) == [entry] and stored(tmp_path) == []
+
+
+def test_a_stored_run_has_a_small_picture_of_its_result(tiny, tmp_path: Path, stored) -> None:
+    from PIL import Image
+
+    tiny.reuse(tmp_path, tiny.call)
+    (entry,) = stored(tmp_path)
+    path = tmp_path / "default" / "entries" / entry / "preview.jpg"
+    picture = Image.open(path)
+    assert picture.format == "JPEG" and picture.size == (256, 256) and path.stat().st_size <= 65536
+    assert len(set(picture.get_flattened_data())) > 16, "more than one colour"
+
+
+def test_a_run_without_pillow_is_stored_without_a_picture(tiny, tmp_path: Path, stored, monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    tiny.reuse(tmp_path, tiny.call)
+    (entry,) = stored(tmp_path)
+    assert not (tmp_path / "default" / "entries" / entry / "preview.jpg").exists()

@@ -56,7 +56,13 @@ class FakeHost:
         embedding = F.normalize(prompt.float(), dim=0)
         return Request(HardKey.of(fields), embedding, tensor_digest(prompt), shape, schedule, self.guided)
 
-    def run(self, session: Session, prompt: torch.Tensor, seconds: float | None = 1.0) -> torch.Tensor:
+    def run(
+        self,
+        session: Session,
+        prompt: torch.Tensor,
+        seconds: float | None = 1.0,
+        preview: Callable[[], bytes | None] = lambda: None,
+    ) -> torch.Tensor:
         """Final latent [1, C, T, H, W]; commits unless seconds is None."""
         self.plans, self.evaluated = [], []
         x = torch.randn(1, *self.latent, generator=torch.Generator().manual_seed(self.seed))
@@ -71,7 +77,7 @@ class FakeHost:
             x0 = session.finish_step(step, x0, plan.kind)
             x = x + (x - x0) * ((after - sigma) / sigma)
         if seconds is not None:
-            session.commit(seconds)
+            session.commit(seconds, preview)
         session.close()
         return x
 

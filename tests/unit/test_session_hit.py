@@ -2,6 +2,9 @@
 
 import dataclasses
 import math
+import os
+import shutil
+import sys
 import time
 from pathlib import Path
 
@@ -14,7 +17,7 @@ from carnator_core.plan import FRESH_GUIDANCE_SIGMA, StepKind
 from carnator_core.reasons import Code, Decision, Reason
 from carnator_core.session import Session
 from carnator_core.store.entry import SIGNATURE_FILE, TRAJECTORY_FILE
-from carnator_core.store.folder import open_store
+from carnator_core.store.folder import close_stores, open_store
 from support.fake_host import FakeHost
 
 PROMPT = torch.tensor([1.0, -0.5, 0.8, 0.3, -1.0, 0.6, -0.2, 0.9])
@@ -318,3 +321,96 @@ def test_a_chosen_donor_that_is_not_there_is_a_reason(tmp_path: Path, donor: str
     one, result = run(host, tmp_path, LOCAL, choosing(donor))
     assert one.report.reason.code is Code.DONOR_UNAVAILABLE and said in one.report.reason.sentence
     assert torch.equal(result, host.dense(LOCAL))
+
+
+def damage(root: Path, name: str, at: int = -40) -> str:
+    """Flip a bit in a file of the only entry; its id."""
+    (entry,) = stored(root)
+    path = root / "default" / "entries" / entry / name
+    data = bytearray(path.read_bytes())
+    data[at] ^= 4
+    path.write_bytes(data)
+    return entry
+
+
+def quarantined(root: Path) -> list[str]:
+    return [item.name.split("-")[0] for item in (root / "default" / "quarantine").iterdir()]
+
+
+@pytest.mark.parametrize("catalog", ["kept", "lost"])
+def test_an_entry_whose_header_cannot_be_read_is_told_and_not_called_an_empty_store(
+    tmp_path: Path, donor: torch.Tensor, catalog: str
+) -> None:
+    entry = damage(tmp_path, SIGNATURE_FILE, at=40)
+    if catalog == "lost":
+        close_stores()
+        (tmp_path / "default" / "catalog.sqlite").unlink()
+    host = FakeHost()
+    one, result = run(host, tmp_path, LOCAL)
+    assert torch.equal(result, host.dense(LOCAL))
+    assert (one.report.decision, one.report.reason.code) == (Decision.MISS, Code.ENTRY_CORRUPT)
+    assert quarantined(tmp_path) == [entry]
+    assert run(FakeHost(), tmp_path, LOCAL)[0].report.decision is Decision.HIT, "its own entry, by now"
+
+
+@pytest.mark.parametrize("trouble", ["flipped", "cut short", "overwritten"])
+@pytest.mark.parametrize("at", [2, 3, 7, 17])
+def test_a_file_that_goes_bad_in_use_makes_the_rest_of_the_run_dense(
+    tmp_path: Path, donor: torch.Tensor, trouble: str, at: int
+) -> None:
+    (entry,) = stored(tmp_path)
+    path = tmp_path / "default" / "entries" / entry / TRAJECTORY_FILE
+
+    def spoil(_, step: int) -> None:
+        if step == at:
+            data = path.read_bytes()
+            with open(path, "r+b") as file:
+                if trouble == "cut short":
+                    file.truncate(5000)
+                elif trouble == "overwritten":
+                    file.write(os.urandom(len(data)))
+                else:
+                    file.seek(5000)
+                    file.write(bytes(255 - byte for byte in data[5000:]))
+
+    host = FakeHost(before_step=spoil)
+    one, result = run(host, tmp_path, LOCAL)
+    dense_from = next(i for i in range(2, 20) if all(kind is StepKind.DENSE for kind in kinds(host)[i:]))
+    assert at <= dense_from <= at + 1, "at most one step was read ahead"
+    assert one.report.reason.code is Code.ENTRY_CORRUPT
+    assert one.report.decision is (Decision.DECLINED if dense_from == 2 else Decision.HIT)
+    assert "set aside" in one.report.status()
+    assert bool(torch.isfinite(result).all()) and quarantined(tmp_path) == [entry] and stored(tmp_path) == []
+    if dense_from == 2:
+        assert torch.equal(result, host.dense(LOCAL))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="an open file cannot be deleted there")
+@pytest.mark.parametrize("at", [2, 9])
+def test_an_entry_that_is_deleted_in_use_serves_to_the_end(tmp_path: Path, donor: torch.Tensor, at: int) -> None:
+    expected = run(FakeHost(), tmp_path, LOCAL)[1]
+    (entry,) = stored(tmp_path)
+    path = tmp_path / "default" / "entries" / entry
+    host = FakeHost(before_step=lambda one, step: step == at and shutil.rmtree(path))
+    one, result = run(host, tmp_path, LOCAL)
+    assert one.report.decision is Decision.HIT and torch.equal(result, expected)
+
+
+def test_an_entry_that_is_deleted_before_its_use_is_a_miss_that_says_so(tmp_path: Path, donor: torch.Tensor) -> None:
+    (entry,) = stored(tmp_path)
+    path = tmp_path / "default" / "entries" / entry
+    host = FakeHost(before_step=lambda one, step: step == 1 and shutil.rmtree(path))
+    one, result = run(host, tmp_path, LOCAL)
+    assert torch.equal(result, host.dense(LOCAL))
+    assert (one.report.decision, one.report.reason.code) == (Decision.MISS, Code.ENTRY_GONE)
+    assert quarantined(tmp_path) == [] and stored(tmp_path) == [one.report.entry_id]
+
+
+def test_a_donor_in_use_outlives_the_budget_and_goes_afterwards(tmp_path: Path, donor: torch.Tensor) -> None:
+    (entry,) = stored(tmp_path)
+    store = open_store(tmp_path, StoreOptions())
+    host = FakeHost(before_step=lambda one, step: step == 5 and seen.append(store.delete(entry)))
+    seen: list[bool] = []
+    one, _ = run(host, tmp_path, LOCAL)
+    assert one.report.decision is Decision.HIT and seen == [False]
+    assert store.delete(entry)

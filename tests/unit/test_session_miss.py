@@ -1,5 +1,6 @@
 """Session, the runs that stay dense: what they store, why they miss, and that nothing in them changes."""
 
+import time
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,8 @@ from carnator_core.options import GateOptions, Options, ProbeOptions, ReuseOptio
 from carnator_core.plan import StepKind
 from carnator_core.reasons import Code, Decision, Reason
 from carnator_core.session import Session
+from carnator_core.store import folder as store_folder
+from carnator_core.store.entry import PREVIEW_FILE
 from carnator_core.store.folder import open_store
 from support.fake_host import FakeHost
 
@@ -202,3 +205,44 @@ def test_odd_latent_sizes_miss_and_hit(tmp_path: Path, odd: tuple[int, int, int,
     one, again = run(host, tmp_path, PROMPT)
     assert one.report.decision is Decision.HIT
     torch.testing.assert_close(again, dense, atol=5e-3, rtol=5e-3)
+
+
+def test_a_write_that_fails_in_the_background_is_told_by_the_next_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(store_folder, "write_entry", full)
+    host = FakeHost()
+    run(host, tmp_path, PROMPT)
+    assert stored(tmp_path) == []
+    monkeypatch.undo()
+    one, _ = run(host, tmp_path, PROMPT)
+    assert one.report.status() == (
+        "miss: no earlier request in this store yet (the run before was not stored: No space left on device)"
+    )
+    again, _ = run(host, tmp_path, PROMPT)
+    assert again.report.decision is Decision.HIT and again.report.store_note is None
+
+
+def test_the_next_run_waits_for_what_is_still_being_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = store_folder.write_entry
+    monkeypatch.setattr(store_folder, "write_entry", lambda *args: (time.sleep(0.3), write(*args)))
+    host = FakeHost()
+    run(host, tmp_path, PROMPT)
+    assert run(host, tmp_path, PROMPT)[0].report.decision is Decision.HIT
+
+
+def test_a_preview_is_kept_with_a_dense_run(tmp_path: Path) -> None:
+    host, made = FakeHost(), []
+
+    def picture() -> bytes:
+        made.append(1)
+        return b"\xff\xd8\xff"
+
+    for _ in range(2):
+        host.run(session(host, tmp_path, PROMPT), PROMPT, preview=picture)
+    (entry,) = stored(tmp_path)
+    assert (tmp_path / "default" / "entries" / entry / PREVIEW_FILE).read_bytes() == b"\xff\xd8\xff"
+    assert made == [1], "none for a hit"
