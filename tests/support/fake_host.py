@@ -77,7 +77,7 @@ class FakeHost:
             x0 = session.finish_step(step, x0, plan.kind)
             x = x + (x - x0) * ((after - sigma) / sigma)
         if seconds is not None:
-            session.commit(seconds, preview)
+            session.commit(seconds, preview=preview)
         session.close()
         return x
 

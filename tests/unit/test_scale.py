@@ -91,8 +91,11 @@ PROMPT = torch.tensor([1.0, -0.5, 0.8, 0.3, -1.0, 0.6, -0.2, 0.9])
 
 
 def run(host: FakeHost, root: Path, prompt: torch.Tensor, chosen: Options = LEARNING) -> tuple[Session, torch.Tensor]:
-    one = Session(host.request(prompt), chosen, Store(root, StoreOptions()))
-    return one, host.run(one, prompt)
+    store = Store(root, StoreOptions())
+    one = Session(host.request(prompt), chosen, store)
+    result = host.run(one, prompt)
+    store.wait()
+    return one, result
 
 
 def unrelated(index: int) -> torch.Tensor:
