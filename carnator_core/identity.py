@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
 
 DIGEST_BYTES = 16
-SAMPLED_VALUES = 211  # a prime, so that samples do not line up with rows or columns
+RUNS, RUN_VALUES = 16, 16  # short runs: a weight in a mapped file costs 16 pages, not one page per value
+
+# Fields that cannot but differ once another one does: naming them too would blame the wrong setting.
+FOLLOWS = {
+    "seed": {"video size"},
+    "input latent": {"video size"},
+    "scheduler": {"steps", "shift"},
+    "probe": {"steps", "shift", "scheduler", "sampler"},
+}
 
 
 def digest(*parts: object) -> str:
@@ -27,12 +36,40 @@ def tensor_digest(tensor: torch.Tensor) -> str:
 
 
 def sampled_digest(tensor: torch.Tensor) -> str:
-    """Digest of shape, dtype and up to 211 evenly spaced values: enough to tell weights apart, cheap for billions."""
-    flat = tensor.detach().reshape(-1)
-    if flat.numel() > SAMPLED_VALUES:
-        positions = torch.linspace(0, flat.numel() - 1, SAMPLED_VALUES, dtype=torch.float64).round().long()
-        flat = flat[positions.to(flat.device)]
-    return digest(list(tensor.shape), str(tensor.dtype), tensor_digest(flat))
+    """Digest of shape, dtype and up to 256 values of a tensor: enough to tell weights apart, cheap for billions."""
+    return sampled_digest_of([("", tensor)])
+
+
+def sampled_digest_of(named: Iterable[tuple[str, torch.Tensor]]) -> str:
+    """One digest over names, shapes, dtypes and samples of many tensors, with one copy to the host per device."""
+    labels, samples = [], {}
+    places: dict[tuple, tuple[torch.Tensor, ...]] = {}
+    for name, tensor in named:
+        for part in _plain_parts(tensor):
+            labels.append((name, list(part.shape), str(part.dtype)))
+            place = part.shape, part.device
+            if place not in places:
+                places[place] = _sample_places(*place)
+            samples.setdefault(part.device, []).append(part[places[place]].reshape(-1).view(torch.uint8))
+    return digest(labels, [tensor_digest(torch.cat(found)) for found in samples.values()])
+
+
+def _plain_parts(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """What a tensor's values lie in: quantised tensor classes wrap several tensors or present another layout."""
+    if hasattr(tensor, "__tensor_flatten__"):
+        return [part for name in tensor.__tensor_flatten__()[0] for part in _plain_parts(getattr(tensor, name))]
+    return [tensor.as_subclass(torch.Tensor).detach()]
+
+
+def _sample_places(shape: torch.Size, device: torch.device) -> tuple[torch.Tensor, ...]:
+    """Index of up to 256 values in 16 evenly spaced runs, one tensor per axis; no copy of a tensor is needed for it."""
+    count = shape.numel()
+    if count <= RUNS * RUN_VALUES:
+        flat = torch.arange(count)
+    else:
+        starts = torch.linspace(0, count - RUN_VALUES, RUNS, dtype=torch.float64).long()
+        flat = (starts[:, None] + torch.arange(RUN_VALUES)).flatten()
+    return tuple(axis.to(device) for axis in torch.unravel_index(flat, shape)) if shape else (...,)
 
 
 @dataclass(frozen=True)
@@ -50,9 +87,10 @@ class HardKey:
         return digest(self.fields)
 
     def differs_in(self, other: HardKey) -> list[str]:
-        """Names of the fields in which two keys differ, in alphabetical order."""
+        """Names of the fields in which two keys differ, in alphabetical order, without those that only follow."""
         mine, theirs = dict(self.fields), dict(other.fields)
-        return sorted(name for name in mine.keys() | theirs.keys() if mine.get(name) != theirs.get(name))
+        found = {name for name in mine.keys() | theirs.keys() if mine.get(name) != theirs.get(name)}
+        return sorted(name for name in found if not FOLLOWS.get(name, set()) & found)
 
 
 def pooled_text(conditioning: torch.Tensor) -> torch.Tensor:

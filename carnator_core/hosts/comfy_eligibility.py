@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from typing import Any
 
 import torch
 
 from ..plan import ModelShape
 from ..reasons import Code, Reason
-from .comfy_wan_block import unsupported_block
+from .comfy_wan_block import changed_forward, unsupported_block
 
 # Conditioning entries that carry text or bookkeeping only. Whatever else a node may add changes where, when or on
 # how many tokens a condition works: declined.
@@ -18,10 +19,6 @@ TEXT_FIELDS = {"cross_attn", "pooled_output", "uuid", "model_conds"}
 # computes behind our back: declined.
 SCHEDULE_OBJECTS = {"model_sampling"}
 PATCHER_EXTRAS = ("weight_wrapper_patches", "injections", "hook_patches", "forced_hooks")
-OPTIONS_THAT_CHANGE_GUIDANCE = (
-    "sampler_cfg_function", "sampler_pre_cfg_function", "sampler_post_cfg_function",
-    "sampler_calc_cond_batch_function", "model_function_wrapper", "context_handler", "denoise_mask_function",
-)  # fmt: skip
 GUIDER_METHODS = (
     "__call__", "outer_predict_noise", "predict_noise", "inner_sample", "outer_sample", "sample", "inner_set_conds",
 )  # fmt: skip
@@ -86,27 +83,35 @@ def check_model(guider: Any) -> Reason | None:
     return Reason.of(Code.UNSUPPORTED_MODEL, detail=why) if why else None
 
 
-def check_patches(guider: Any) -> Reason | None:
-    """Decline whatever sees the model's calls or its outputs: a region forward would feed it unfinished values."""
+def check_patches(options: dict[str, Any], patcher: Any, ours: Collection[Any] = ()) -> Reason | None:
+    """Decline whatever sees the model's calls or its outputs: a region forward would feed it unfinished values.
+
+    Args:
+        options: model_options of the guider, or as they arrive at a step.
+        patcher: the ModelPatcher they belong to.
+        ours: wrappers of this run, which are no one else's.
+    """
     import comfy.patcher_extension as pe
 
-    options = guider.model_options
-    present = next((name for name in OPTIONS_THAT_CHANGE_GUIDANCE if options.get(name)), None)
-    if present:
-        return Reason.of(Code.FOREIGN_PATCH, detail=present)
     transformer = options.get("transformer_options", {})
     for kind in (pe.WrappersMP.PREDICT_NOISE, pe.WrappersMP.CALC_COND_BATCH, pe.WrappersMP.APPLY_MODEL,
                  pe.WrappersMP.DIFFUSION_MODEL, pe.WrappersMP.SAMPLER_SAMPLE):  # fmt: skip
         for key, wrappers in transformer.get("wrappers", {}).get(kind, {}).items():
-            if wrappers:
+            if any(wrapper not in ours for wrapper in wrappers):
                 return Reason.of(Code.FOREIGN_PATCH, detail=f"{kind} wrapper of {key}")
-    patcher = guider.model_patcher
-    found = [name for name in patcher.object_patches if name not in SCHEDULE_OBJECTS]
+    # Code or foreign objects among the options, such as guidance functions: what they do cannot be part of a key.
+    settled = {"transformer_options", "to_load_options", "wrappers", "callbacks"}
+    given = [*options.items(), *transformer.items()]
+    found = [name for name, value in given if name not in settled and not _is_data(value)]
+    found += [name for name in patcher.object_patches if name not in SCHEDULE_OBJECTS]
     found += [name for name in PATCHER_EXTRAS if getattr(patcher, name, None)]
-    # Code or foreign objects among the options: what they do cannot be part of a key.
-    settled = {"wrappers", "callbacks", "sample_sigmas"}
-    found += [name for name, value in transformer.items() if name not in settled and not _is_data(value)]
     return Reason.of(Code.FOREIGN_PATCH, detail=", ".join(map(str, found))) if found else None
+
+
+def check_loaded(patcher: Any, options: dict[str, Any], ours: Collection[Any]) -> Reason | None:
+    """What shows only at the first step: options that another pack's outer wrapper added, and replaced forwards."""
+    why = next(filter(None, map(changed_forward, patcher.model.diffusion_model.blocks)), None)
+    return Reason.of(Code.FOREIGN_PATCH, detail=why) if why else check_patches(options, patcher, ours)
 
 
 def _is_data(value: Any) -> bool:
@@ -125,6 +130,7 @@ def check_conditioning(guider: Any) -> Reason | None:
         if len(entries) != 1:
             return Reason.of(Code.UNSUPPORTED_CONDITIONING, detail=f"{len(entries)} {name} entries")
         extra = sorted(k for k, v in entries[0].items() if k not in TEXT_FIELDS and v is not None)
+        extra += sorted(entries[0].get("model_conds", {}))
         if extra:
             return Reason.of(Code.UNSUPPORTED_CONDITIONING, detail=f"{name} with {', '.join(extra)}")
         text = entries[0].get("cross_attn")

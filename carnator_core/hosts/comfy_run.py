@@ -71,6 +71,7 @@ class ComfyRun:
         self._plan: StepPlan | None = None
         self._step = -1
         self._forward: ForwardPatches | None = None
+        self._ours: list[Callable] = []
         self._calls = 0
         self._clock = _Clock()
         self._dense_seconds: list[float] = []
@@ -110,11 +111,13 @@ class ComfyRun:
         self._forward = ForwardPatches(self.session, guider.model_patcher.model.diffusion_model)
         original = guider.model_options
         guider.model_options = comfy.model_patcher.create_model_options_clone(original)
-        for kind, wrapper in (
-            (pe.WrappersMP.PREDICT_NOISE, self._predict_noise),
-            (pe.WrappersMP.CALC_COND_BATCH, self._calc_cond_batch),
-            (pe.WrappersMP.DIFFUSION_MODEL, self._forward.wrapper),
-        ):
+        wrappers = {
+            pe.WrappersMP.PREDICT_NOISE: self._predict_noise,
+            pe.WrappersMP.CALC_COND_BATCH: self._calc_cond_batch,
+            pe.WrappersMP.DIFFUSION_MODEL: self._forward.wrapper,
+        }
+        self._ours = list(wrappers.values())
+        for kind, wrapper in wrappers.items():
             pe.add_wrapper_with_key(kind, KEY, wrapper, guider.model_options, is_model_options=True)
         try:
             with self._clock.host():
@@ -124,7 +127,7 @@ class ComfyRun:
             return result
         finally:
             guider.model_options = original
-            self._forward = None
+            self._forward, self._ours = None, []
             self.session.close()
 
     def _open(self, guider: Any, executor: Any, args: tuple, kwargs: dict) -> Request | Reason:
@@ -141,7 +144,7 @@ class ComfyRun:
             or (identity if isinstance(identity, Reason) else None)
             or eligibility.check_latent(noise, latent, call.get("denoise_mask"))
             or eligibility.check_conditioning(guider)
-            or eligibility.check_patches(guider)
+            or eligibility.check_patches(guider.model_options, guider.model_patcher)
             or eligibility.check_schedule(sigmas)
         )
         if refusal:
@@ -155,8 +158,12 @@ class ComfyRun:
             return Reason.of(Code.TOO_FEW_STEPS, steps=len(values) - 1, probe=shares[0], refine=shares[1])
         text = guider.conds["positive"][0]["cross_attn"]
         start = tensor_digest(latent) if bool(latent.count_nonzero()) else "empty"
+        try:
+            key = hard_key(guider, noise, LINEAGE.origin(start), name, schedule)
+        except Exception as error:  # someone's tensor class or object that cannot be read: nothing has happened yet
+            return Reason.of(Code.UNSUPPORTED_MODEL, detail=f"its identity cannot be read: {error}")
         return Request(
-            key=hard_key(guider, noise, LINEAGE.origin(start), name, schedule),
+            key=key,
             embedding=pooled_text(text),
             text_digest=tensor_digest(text),
             shape=eligibility.model_shape(guider, noise),
@@ -187,6 +194,10 @@ class ComfyRun:
     def _evaluate_step(self, executor: Any, args: tuple, kwargs: dict) -> torch.Tensor:
         call = inspect.signature(executor.original).bind(*args, **kwargs).arguments
         x, sigma = call["x"], float(call["timestep"].flatten()[0])
+        if self._step < 0 and not self._forward.idle:
+            late = eligibility.check_loaded(executor.class_obj.model_patcher, call["model_options"], self._ours)
+            if late:
+                self._stand_aside(late)
         self._plan, self._calls = self._next_plan(sigma), 0
         if self._plan is None:
             with self._clock.host():

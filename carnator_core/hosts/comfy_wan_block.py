@@ -22,6 +22,20 @@ def unsupported_block(block: torch.nn.Module) -> str | None:
         return f"block class {type(block).__qualname__}"
     if type(block.self_attn) is not WanSelfAttention or type(block.cross_attn) is not WanT2VCrossAttention:
         return f"attention class {type(block.cross_attn).__qualname__}"
+    return None
+
+
+def changed_forward(block: torch.nn.Module) -> str | None:
+    """Why this block's forward is not the one known here, or None.
+
+    Ask when the request's model is loaded: before that another request's object patches may still be applied. A
+    forward may also have been replaced on the class or on the instance, where no list of patches shows it.
+    """
+    from comfy.ldm.wan.model import WanAttentionBlock
+
+    for part in (block, block.self_attn, block.cross_attn):
+        if part.forward.__module__ != WanAttentionBlock.__module__:
+            return f"{type(part).__qualname__}.forward of {part.forward.__module__}"
     parameters = tuple(inspect.signature(block.forward).parameters)[: len(_FORWARD_PARAMETERS)]
     return None if parameters == _FORWARD_PARAMETERS else f"block signature {parameters}"
 
@@ -49,7 +63,7 @@ def evaluate_rows(
     """
     import comfy.model_management
     from comfy.ldm.flux.math import apply_rope1
-    from comfy.ldm.modules.attention import optimized_attention
+    from comfy.ldm.wan.model import optimized_attention  # what the stock block calls, replaced or not
 
     batch, tokens, dim = x.shape
     own = comfy.model_management.cast_to(block.modulation, dtype=x.dtype, device=x.device)

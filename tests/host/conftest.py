@@ -143,3 +143,11 @@ def stored():
         return sorted(item.name for item in folder.iterdir()) if folder.is_dir() else []
 
     return ids
+
+
+@pytest.fixture(scope="session")
+def shelf(tiny: TinyHost, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store to read from: it holds the donor of the tiny model's own call."""
+    root = tmp_path_factory.mktemp("shelf")
+    tiny.reuse(root, tiny.call)
+    return root

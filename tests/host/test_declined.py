@@ -103,25 +103,6 @@ def test_a_condition_that_applies_only_somewhere_is_declined(tiny, tmp_path: Pat
     assert declined(tiny, tmp_path, tiny.call.but(**{side: [[text, placed]]})) == "unsupported_conditioning"
 
 
-def passing(executor, *args, **kwargs):
-    return executor(*args, **kwargs)
-
-
-@pytest.mark.parametrize(
-    "kind", ["predict_noise", "calc_cond_batch", "apply_model", "diffusion_model", "sampler_sample"]
-)
-def test_a_foreign_wrapper_that_sees_the_models_calls_is_declined(tiny, tmp_path: Path, kind: str) -> None:
-    model = tiny.wrapped(tiny.model, kind, passing, key="easycache")
-    assert declined(tiny, tmp_path, tiny.call, model) == "foreign_patch"
-
-
-def test_the_hosts_own_easycache_is_declined(tiny, tmp_path: Path) -> None:
-    from comfy_extras.nodes_easycache import EasyCacheNode
-
-    model = EasyCacheNode.execute(tiny.model, 0.05, 0.15, 0.95, False).result[0]
-    assert declined(tiny, tmp_path, tiny.call, model) == "foreign_patch"
-
-
 GUIDANCE = {
     "set_model_sampler_cfg_function": lambda args: args["uncond"] + 2 * (args["cond"] - args["uncond"]),
     "set_model_sampler_pre_cfg_function": lambda args: args["conds_out"],

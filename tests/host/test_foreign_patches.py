@@ -43,29 +43,10 @@ def test_a_compute_dtype_patch_is_declined_and_leaves_later_requests_alone(tiny,
     assert run.report.decision.value == "hit", run.report.status()
 
 
-def test_an_attention_override_is_declined(tiny, tmp_path: Path) -> None:
-    model = tiny.model.clone()
-    model.model_options["transformer_options"]["optimized_attention_override"] = lambda f, *a, **k: f(*a, **k) * 1.02
-    assert "optimized_attention_override" in declined(tiny, tmp_path, model)
-
-
 def test_an_unknown_object_among_the_options_is_declined(tiny, tmp_path: Path) -> None:
     model = tiny.model.clone()
     model.model_options["transformer_options"]["someone_elses"] = types.SimpleNamespace(strength=1.0)
     assert "someone_elses" in declined(tiny, tmp_path, model)
-
-
-def test_plain_values_among_the_options_are_part_of_the_key(tiny, tmp_path: Path) -> None:
-    def model(value: float):
-        clone = tiny.model.clone()
-        clone.model_options["transformer_options"]["rope_options"] = {"scale_t": value}
-        return clone
-
-    tiny.reuse(tmp_path, tiny.call, model(1.0))
-    _, run = tiny.reuse(tmp_path, tiny.call, model(1.1))
-    assert run.report.decision.value == "miss" and "model options" in run.report.status()
-    _, run = tiny.reuse(tmp_path, tiny.call, model(1.1))
-    assert run.report.decision.value == "hit", run.report.status()
 
 
 def test_a_weight_wrapper_is_declined(tiny, tmp_path: Path) -> None:

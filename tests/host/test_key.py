@@ -1,148 +1,166 @@
-"""The hard key: whatever may change the video besides the positive prompt makes a donor unusable."""
+"""The hard key: one table of everything that makes a donor unusable.
 
+What leaves it usable is in test_key_stable.py; what is declined instead of keyed in test_declined.py,
+test_foreign_patches.py and test_other_packs.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-
-def differing(tiny, root: Path, donor, target, donor_model=None, target_model=None) -> list[str]:
-    """Fields that a target's miss names, with one donor in the store. The target's latent must be stock."""
-    tiny.reuse(root, donor, donor_model)
-    result, run = tiny.reuse(root, target, target_model, tiny.options(store="read"))
-    assert run.report.decision.value == "miss", run.report.status()
-    assert run.report.reason.code.value == "key_differs"
-    assert torch.equal(result, target(target_model or tiny.model))
-    return run.report.reason.sentence.partition("differs in: ")[2].split(", ")
-
-
-CALLS = {
-    "seed": ({"seed": 4}, {"seed"}),
-    "steps": ({"steps": 14}, {"steps or scheduler", "probe"}),
-    "scheduler": ({"scheduler": "normal"}, {"steps or scheduler"}),
-    "cfg": ({"cfg": 5.5}, {"CFG"}),
-    "sampler": ({"sampler": "ipndm"}, {"sampler"}),
-    "height": ({"size": (3, 10, 8)}, {"video size", "seed"}),
-    "frames": ({"size": (2, 8, 8)}, {"video size", "seed"}),
-    "latent": ({"latent": torch.full((1, 16, 3, 8, 8), 0.1)}, {"input latent"}),
-}
+from support.variants import (
+    Given,
+    Strong,
+    also_passing,
+    on_device,
+    partial_of,
+    passing,
+    strong,
+    with_attachment,
+    with_callback,
+    with_diffs,
+    with_lora,
+    with_options,
+    with_other_weights,
+    with_outer,
+    with_own_operations,
+    with_setting,
+    with_shift,
+)
 
 
-@pytest.mark.parametrize("name", CALLS)
-def test_a_changed_setting_is_a_miss_that_names_it(tiny, tmp_path: Path, name: str) -> None:
-    changes, fields = CALLS[name]
-    donor = tiny.call.but(sampler="dpmpp_2m")  # its refine share is that of the other multistep samplers
-    found = set(differing(tiny, tmp_path, donor, donor.but(**changes)))
-    assert fields <= found
-    assert found <= fields | {"probe"}, "nothing else is to blame"
+@dataclass(frozen=True)
+class Flip:
+    """`target` differs from `donor` in one thing, and the miss must name exactly this field."""
+
+    field: str
+    target: Callable[[Any], Given]
+    donor: Callable[[Any], Given] = lambda t: Given()
 
 
-def test_another_negative_prompt_is_a_miss_that_names_it(tiny, tmp_path: Path) -> None:
-    target = tiny.call.but(negative=tiny.near(tiny.call.negative, 0.001))
-    assert differing(tiny, tmp_path, tiny.call, target) == ["negative prompt"]
+def call(field: str, change: Callable[[Any], dict]) -> Flip:
+    return Flip(field, lambda t: Given(call=t.call.but(**change(t))))
 
 
-def test_another_number_of_text_tokens_is_a_miss_that_names_the_conditioning(tiny, tmp_path: Path) -> None:
-    target = tiny.call.but(positive=tiny.prompt(1, tokens=20))
-    assert differing(tiny, tmp_path, tiny.call, target) == ["conditioning"]
+def model(field: str, target: Callable[[Any], Any], donor: Callable[[Any], Any] | None = None) -> Flip:
+    return Flip(
+        field,
+        lambda t: Given(model=target(t)),
+        (lambda t: Given(model=donor(t))) if donor else Flip.donor,
+    )
 
 
-@pytest.mark.parametrize("reuse", [{"probe_percent": 25.0}, {"refine_percent": 35.0}])
-def test_a_donor_with_other_probe_or_check_steps_is_a_miss_that_names_the_probe(tiny, tmp_path: Path, reuse) -> None:
-    from dataclasses import replace
-
-    tiny.reuse(tmp_path, tiny.call)
-    options = tiny.options()
-    part = "probe" if "probe_percent" in reuse else "reuse"
-    options = replace(options, **{part: replace(getattr(options, part), **reuse)})
-    _, run = tiny.reuse(tmp_path, tiny.call, options=options)
-    assert run.report.reason.sentence.endswith("differs in: probe")
-
-
-LORAS = {
-    "added": ((), (0.5,)),
-    "strength": ((0.5,), (0.6,)),
-    "removed": ((0.5,), ()),
-    "a second one": ((0.5,), (0.5, 0.5)),
-}
-
-
-@pytest.mark.parametrize("name", LORAS)
-def test_another_lora_or_strength_is_a_miss_that_names_it(tiny, tmp_path: Path, name: str) -> None:
-    before, after = LORAS[name]
-    found = differing(tiny, tmp_path, tiny.call, tiny.call, tiny.patched(*before), tiny.patched(*after))
-    assert found == ["LoRA or weight patches"]
-
-
-def test_a_lora_with_other_content_is_a_miss(tiny, tmp_path: Path) -> None:
-    found = differing(tiny, tmp_path, tiny.call, tiny.call, tiny.patched(0.5), tiny.patched(0.5, seed=7))
-    assert found == ["LoRA or weight patches"]
-
-
-def test_the_order_of_loras_is_part_of_the_key(tiny, tmp_path: Path) -> None:
-    key = "diffusion_model.blocks.0.self_attn.q.weight"
-    one, two = torch.full((256, 256), 0.01), torch.full((256, 256), 0.02)
-
-    def model(*diffs):
-        clone = tiny.model.clone()
-        for diff in diffs:
-            clone.add_patches({key: ("diff", (diff,))}, 1.0)
-        return clone
-
-    found = differing(tiny, tmp_path, tiny.call, tiny.call, model(one, two), model(two, one))
-    assert found == ["LoRA or weight patches"]
-
-
-def test_the_same_lora_again_is_a_hit(tiny, far, tmp_path: Path) -> None:
-    stock, _ = tiny.reuse(tmp_path, tiny.call, tiny.patched(4.0))
-    result, run = tiny.reuse(tmp_path, tiny.call, tiny.patched(4.0))
-    assert run.report.decision.value == "hit", run.report.status()
-    assert far(result, stock) < 2e-3
-    assert far(tiny.call(tiny.model), stock) > 1e-2, "the patch must matter for this to say anything"
-
-
-def shifted(tiny, shift: float):
-    from comfy_extras.nodes_model_advanced import ModelSamplingSD3
-
-    return ModelSamplingSD3().patch(tiny.model, shift)[0]
-
-
-def test_another_shift_is_a_miss_that_names_the_model_options(tiny, tmp_path: Path) -> None:
-    found = differing(tiny, tmp_path, tiny.call, tiny.call, shifted(tiny, 5.0), shifted(tiny, 6.0))
-    assert {"model options", "steps or scheduler"} <= set(found) <= {"model options", "steps or scheduler", "probe"}
+FLIPS = {
+    # what the artist sets on the sampler
+    "seed": call("seed", lambda t: {"seed": 4}),
+    "steps": call("steps", lambda t: {"steps": 14}),
+    "one step more": call("steps", lambda t: {"steps": 11}),
+    "scheduler": call("scheduler", lambda t: {"scheduler": "normal"}),
+    "CFG": call("CFG", lambda t: {"cfg": 5.01}),
+    "CFG of one": call("CFG", lambda t: {"cfg": 1.0}),
+    "sampler": call("sampler", lambda t: {"sampler": "ipndm"}),
+    "height": call("video size", lambda t: {"size": (3, 10, 8)}),
+    "width": call("video size", lambda t: {"size": (3, 8, 10)}),
+    "frames": call("video size", lambda t: {"size": (2, 8, 8)}),
+    "input latent": call("input latent", lambda t: {"latent": torch.full((1, 16, 3, 8, 8), 0.1)}),
+    "probe": Flip("probe", lambda t: Given(options=with_options(t, probe_percent=25.0))),
+    "refine": Flip("probe", lambda t: Given(options=with_options(t, refine_percent=35.0))),
+    # conditioning besides the words of the positive prompt
+    "negative prompt": call("negative prompt", lambda t: {"negative": t.near(t.call.negative, 0.001)}),
+    "negative length": call("negative prompt", lambda t: {"negative": t.prompt(9, tokens=20)}),
+    "positive length": call("conditioning", lambda t: {"positive": t.prompt(1, tokens=20)}),
+    # weights
+    "first tensor": model("model weights", lambda t: with_other_weights(t, "patch_embedding.weight")),
+    "a linear": model("model weights", lambda t: with_other_weights(t, "blocks.1.ffn.0.weight")),
+    "a modulation": model("model weights", lambda t: with_other_weights(t, "blocks.3.modulation")),
+    "last bias": model("model weights", lambda t: with_other_weights(t, "head.head.bias")),
+    # LoRA and other weight patches
+    "LoRA added": model("LoRA or weight patches", with_lora),
+    "LoRA removed": model("LoRA or weight patches", lambda t: t.model, with_lora),
+    "LoRA strength": model("LoRA or weight patches", lambda t: with_lora(t, strength=0.51), with_lora),
+    "LoRA content": model("LoRA or weight patches", lambda t: with_lora(t, seed=1), with_lora),
+    "LoRA alpha": model("LoRA or weight patches", lambda t: with_lora(t, alpha=8.0), with_lora),
+    "LoRA twice": model("LoRA or weight patches", lambda t: with_diffs(t, 0.1, 0.1), lambda t: with_diffs(t, 0.1)),
+    "LoRA order": model("LoRA or weight patches", lambda t: with_diffs(t, 0.2, 0.1), lambda t: with_diffs(t, 0.1, 0.2)),
+    # objects and options
+    "shift added": model("shift", lambda t: with_shift(t, 5.0)),
+    "shift": model("shift", lambda t: with_shift(t, 6.0), lambda t: with_shift(t, 5.0)),
+    "option added": model("model options", lambda t: with_setting(t, 1.1)),
+    "option value": model("model options", lambda t: with_setting(t, 1.1), lambda t: with_setting(t, 1.0)),
+    "attachment": model("model options", with_attachment),
+    # other packs, as far as they are not declined
+    "wrapper added": model("model options", lambda t: with_outer(t, passing)),
+    "wrapper's name": model(
+        "model options", lambda t: with_outer(t, also_passing), lambda t: with_outer(t, passing)
+    ),
+    "wrapper's closure": model(
+        "model options", lambda t: with_outer(t, strong(2.0)), lambda t: with_outer(t, strong(1.0))
+    ),
+    "wrapper's attributes": model(
+        "model options", lambda t: with_outer(t, Strong(2.0)), lambda t: with_outer(t, Strong(1.0))
+    ),
+    "wrapper's method": model(
+        "model options", lambda t: with_outer(t, Strong(2.0).__call__), lambda t: with_outer(t, Strong(1.0).__call__)
+    ),
+    "wrapper's arguments": model(
+        "model options", lambda t: with_outer(t, partial_of(2.0)), lambda t: with_outer(t, partial_of(1.0))
+    ),
+    "wrapper of preparation": model("model options", lambda t: with_outer(t, passing, kind="prepare_sampling")),
+    "callback": model("model options", lambda t: with_callback(t, lambda patcher: None)),
+    # software and device
+    "layer classes": model("software or device", with_own_operations),
+    "device": model("software or device", lambda t: on_device(t, "cpu:0")),
+}  # fmt: skip
 
 
-def test_the_same_shift_again_is_a_hit(tiny, tmp_path: Path) -> None:
-    tiny.reuse(tmp_path, tiny.call, shifted(tiny, 5.0))
-    _, run = tiny.reuse(tmp_path, tiny.call, shifted(tiny, 5.0))
-    assert run.report.decision.value == "hit", run.report.status()
+@pytest.mark.parametrize("name", FLIPS)
+def test_one_thing_changed_is_a_stock_miss_that_names_it(tiny, shelf: Path, tmp_path: Path, name: str) -> None:
+    flip, root = FLIPS[name], shelf
+    if flip.donor is not Flip.donor:
+        root = tmp_path
+        flip.donor(tiny).run(tiny, root, "read+write")
+    target = flip.target(tiny)
+    result, run = target.run(tiny, root, "read")
+    assert (run.report.decision.value, run.report.reason.code.value) == ("miss", "key_differs"), run.report.status()
+    assert run.report.reason.sentence.partition("differs in: ")[2] == flip.field
+    assert torch.equal(result, target.stock(tiny))
 
 
-def test_a_foreign_outer_wrapper_is_part_of_the_key(tiny, tmp_path: Path) -> None:
-    model = tiny.wrapped(tiny.model, "outer_sample", lambda executor, *a, **k: executor(*a, **k), key="other")
-    assert differing(tiny, tmp_path, tiny.call, tiny.call, None, model) == ["model options"]
+def flip_software(monkeypatch, tiny) -> dict[str, Callable[[], None]]:
+    import comfy.ldm.modules.attention
+    import comfy.ldm.wan.model
+    import comfyui_version
+    from comfy.cli_args import PerformanceFeature, args
+
+    attention = comfy.ldm.modules.attention.attention_sub_quad
+    other = attention if comfy.ldm.wan.model.optimized_attention is not attention else None
+    return {
+        "torch": lambda: monkeypatch.setattr(torch, "__version__", "2.0.0"),
+        "ComfyUI": lambda: monkeypatch.setattr(comfyui_version, "__version__", "0.0.1"),
+        "attention": lambda: monkeypatch.setattr(comfy.ldm.wan.model, "optimized_attention", other),
+        "fast mode": lambda: monkeypatch.setattr(args, "fast", {PerformanceFeature.Fp16Accumulation}),
+        "compute dtype": lambda: monkeypatch.setattr(tiny.model.model, "manual_cast_dtype", torch.float32),
+    }
 
 
-def test_an_unknown_model_option_is_part_of_the_key(tiny, tmp_path: Path) -> None:
-    model = tiny.model.clone()
-    model.model_options["transformer_options"]["someones_setting"] = 0.7
-    assert differing(tiny, tmp_path, tiny.call, tiny.call, None, model) == ["model options"]
+@pytest.mark.parametrize("name", ["torch", "ComfyUI", "attention", "fast mode", "compute dtype"])
+def test_other_software_is_a_miss_that_says_so(tiny, shelf: Path, monkeypatch, name: str) -> None:
+    flip_software(monkeypatch, tiny)[name]()
+    _, run = Given().run(tiny, shelf, "read")
+    assert run.report.reason.sentence.endswith("differs in: software or device"), run.report.status()
 
 
-def test_other_weights_are_a_miss_that_names_them(tiny, tmp_path: Path) -> None:
-    other = tiny.load()
-    with torch.no_grad():
-        other.model.diffusion_model.blocks[1].ffn[0].weight.mul_(1.01)
-    assert differing(tiny, tmp_path, tiny.call, tiny.call, None, other) == ["model weights"]
+def test_the_tables_flip_every_field_of_the_key(tiny, shelf: Path) -> None:
+    _, run = Given().run(tiny, shelf, "read")
+    assert {flip.field for flip in FLIPS.values()} == {name for name, _ in run.session.request.key.fields}
 
 
-def test_the_same_file_loaded_again_serves_the_first_ones_donors(tiny, tmp_path: Path) -> None:
-    tiny.reuse(tmp_path, tiny.call)
-    _, run = tiny.reuse(tmp_path, tiny.call, tiny.load())
-    assert run.report.decision.value == "hit", run.report.status()
-
-
-def test_another_positive_prompt_is_not_part_of_the_key(tiny, tmp_path: Path) -> None:
-    tiny.reuse(tmp_path, tiny.call)
-    _, run = tiny.reuse(tmp_path, tiny.call.but(positive=tiny.prompt(5)), options=tiny.options(gate=0.0))
+def test_another_positive_prompt_is_not_part_of_the_key(tiny, shelf: Path) -> None:
+    _, run = Given(call=tiny.call.but(positive=tiny.prompt(5)), options=tiny.options(gate=0.0)).run(tiny, shelf, "read")
     assert run.report.reason.code.value == "gate_rejected"

@@ -171,9 +171,26 @@ def test_other_block_classes_are_not_supported(comfy: ModuleType) -> None:
     assert "attention class" in unsupported_block(image)
 
 
-def test_a_block_with_another_signature_is_not_supported(comfy: ModuleType, monkeypatch) -> None:
-    from carnator_core.hosts.comfy_wan_block import unsupported_block
+@pytest.mark.parametrize("part", ["", "self_attn", "cross_attn"])
+@pytest.mark.parametrize("where", ["instance", "class"])
+def test_a_replaced_forward_is_noticed(comfy: ModuleType, monkeypatch, part: str, where: str) -> None:
+    from carnator_core.hosts.comfy_wan_block import changed_forward
 
     block = make().block
-    monkeypatch.setattr(block, "forward", lambda x, e, context, freqs: x)
-    assert "signature" in unsupported_block(block)
+    assert changed_forward(block) is None
+    changed = getattr(block, part) if part else block
+    monkeypatch.setattr(changed if where == "instance" else type(changed), "forward", lambda *args, **kwargs: args[1])
+    assert "forward of" in changed_forward(block)
+
+
+def test_a_block_with_another_signature_is_noticed(comfy: ModuleType, monkeypatch) -> None:
+    from comfy.ldm.wan.model import WanAttentionBlock
+
+    from carnator_core.hosts.comfy_wan_block import changed_forward
+
+    def forward(self, x, e, context, freqs):
+        return x
+
+    monkeypatch.setattr(forward, "__module__", WanAttentionBlock.__module__)
+    monkeypatch.setattr(WanAttentionBlock, "forward", forward)
+    assert "signature" in changed_forward(make().block)

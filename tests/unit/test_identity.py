@@ -4,11 +4,13 @@ import hashlib
 import subprocess
 import sys
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from carnator_core.identity import HardKey, digest, pooled_text, sampled_digest, tensor_digest
+from carnator_core.identity import HardKey, digest, pooled_text, sampled_digest, sampled_digest_of, tensor_digest
 from support.paths import ROOT
 
 plain = st.recursive(
@@ -97,18 +99,70 @@ def test_a_sampled_digest_sees_a_change_of_all_values(size: int, seed: int) -> N
     assert sampled_digest(tensor) != sampled_digest(tensor[None])
 
 
-def test_a_sampled_digest_reads_little_of_a_large_tensor() -> None:
-    read = []
+class Reads(TorchDispatchMode):
+    """Counts the values that are taken out of a large tensor; views take none."""
 
-    class Counting(torch.Tensor):
-        @classmethod
-        def __torch_function__(cls, func, types, args=(), kwargs=None):
-            if func is torch.Tensor.cpu:
-                read.append(args[0].numel())
-            return super().__torch_function__(func, types, args, kwargs or {})
+    def __init__(self, size: int):
+        super().__init__()
+        self.size, self.values = size, 0
 
-    sampled_digest(torch.zeros(1_000_000).as_subclass(Counting))
-    assert read and sum(read) <= 211
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        large = torch.is_tensor(args[0]) and args[0].numel() >= self.size
+        if large and out.untyped_storage().data_ptr() != args[0].untyped_storage().data_ptr():
+            self.values += out.numel()
+        return out
+
+
+@pytest.mark.parametrize("contiguous", [True, False])
+def test_a_sampled_digest_takes_256_values_out_of_a_large_tensor(contiguous: bool) -> None:
+    tensor = torch.zeros(1000, 1000) if contiguous else torch.zeros(1000, 1000).T
+    with Reads(1_000_000) as reads:
+        sampled_digest(tensor)
+    assert reads.values == 256
+
+
+def test_many_tensors_in_one_digest_are_told_apart_by_name_and_place() -> None:
+    one, two = torch.zeros(5), torch.ones(5)
+    variants = [
+        [("a", one), ("b", two)],
+        [("a", two), ("b", one)],
+        [("b", one), ("a", two)],
+        [("a", one), ("c", two)],
+        [("a", torch.zeros(4)), ("b", torch.cat([torch.zeros(1), two]))],
+    ]
+    assert len({sampled_digest_of(v) for v in variants}) == len(variants)
+
+
+class Wrapped(torch.Tensor):
+    """A quantised tensor as torch and its users make them: two inner tensors, no data of its own."""
+
+    def __new__(cls, values: torch.Tensor, scale: torch.Tensor):
+        return torch.Tensor._make_wrapper_subclass(cls, values.shape, dtype=scale.dtype)
+
+    def __init__(self, values: torch.Tensor, scale: torch.Tensor):
+        self.values_, self.scale_ = values, scale
+
+    def __tensor_flatten__(self):
+        return ["values_", "scale_"], None
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        raise NotImplementedError("only its inner tensors can be read")
+
+
+def test_a_sampled_digest_sees_the_inner_tensors_of_a_wrapped_one() -> None:
+    values, scale = torch.arange(6, dtype=torch.uint8), torch.tensor(0.5)
+    first = sampled_digest(Wrapped(values, scale))
+    assert first == sampled_digest(Wrapped(values.clone(), scale.clone()))
+    assert first != sampled_digest(Wrapped(values + 1, scale))
+    assert first != sampled_digest(Wrapped(values, scale * 2))
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2, torch.bool, torch.bfloat16])
+def test_a_sampled_digest_reads_every_kind_of_weight(dtype: torch.dtype) -> None:
+    zeros = torch.zeros(40, 40, dtype=dtype)
+    assert sampled_digest(zeros) != sampled_digest(torch.ones(40, 40).to(dtype))
 
 
 @given(fields, fields)
@@ -117,6 +171,24 @@ def test_hard_keys_are_equal_exactly_if_no_field_differs(a: dict, b: dict) -> No
     expected = sorted(name for name in a.keys() | b.keys() if a.get(name) != b.get(name))
     assert mine.differs_in(theirs) == theirs.differs_in(mine) == expected
     assert (mine == theirs) == (mine.digest == theirs.digest) == (not expected)
+
+
+@pytest.mark.parametrize(
+    ("changed", "named"),
+    [
+        ({"video size", "seed", "input latent"}, ["video size"]),
+        ({"steps", "scheduler", "probe"}, ["steps"]),
+        ({"shift", "scheduler", "probe"}, ["shift"]),
+        ({"sampler", "probe", "CFG"}, ["CFG", "sampler"]),
+        ({"scheduler", "seed"}, ["scheduler", "seed"]),
+        ({"probe"}, ["probe"]),
+    ],
+)
+def test_a_field_that_only_follows_from_another_is_not_blamed(changed: set[str], named: list[str]) -> None:
+    names = ("video size", "seed", "input latent", "steps", "scheduler", "shift", "sampler", "probe", "CFG")
+    before = HardKey.of(dict.fromkeys(names, "1"))
+    after = HardKey.of({name: "2" if name in changed else "1" for name in names})
+    assert before.differs_in(after) == named
 
 
 def test_a_hard_key_does_not_depend_on_the_order_of_its_fields() -> None:
