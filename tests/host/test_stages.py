@@ -202,6 +202,20 @@ def test_after_a_restart_a_dense_first_stage_leads_to_the_stored_second(tiny, bo
     assert first.decision.value == "hit" and again.donor_id == second.entry_id
 
 
+def test_behind_a_donor_that_names_no_output_the_second_stage_runs_densely(tiny, both, monkeypatch) -> None:
+    """As entries of version 0.1.0 do."""
+    from carnator_core.session import Session
+
+    call = tiny.call.but(steps=STEPS)
+    commit = Session.commit
+    with monkeypatch.context() as patch:
+        patch.setattr(Session, "commit", lambda self, seconds, output=None: commit(self, seconds))
+        both(call)
+    first, second, _ = both(call.but(positive=tiny.near(call.positive, 0.2)), **PARTIAL)
+    assert first.decision.value == "hit" and second.decision.value == "miss"
+    assert "input latent" in second.status() and "not stored" in second.status()
+
+
 def test_another_first_stage_is_another_input_latent(tiny, reuse_stage) -> None:
     call = tiny.call.but(steps=STEPS)
     left, _ = reuse_stage(call, None, 0, SPLIT, gate=0.0)

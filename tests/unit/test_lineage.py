@@ -1,6 +1,11 @@
 """Lineage: what a reused latent stands for."""
 
+from dataclasses import replace
+from pathlib import Path
+
 from carnator_core.lineage import Lineage
+from carnator_core.store.entry import read_info, write_entry
+from support.fake_host import a_donor
 
 
 def test_an_unknown_latent_stands_for_itself() -> None:
@@ -20,3 +25,11 @@ def test_only_the_newest_are_kept() -> None:
     for name in ("a", "b", "a", "c"):
         lineage.remember(name, "donor")
     assert [lineage.is_reused(name) for name in "abc"] == [True, False, True]
+
+
+def test_an_entry_keeps_the_digest_of_its_output(tmp_path: Path) -> None:
+    info, *tensors = a_donor("one")
+    for name, output in (("one", None), ("two", "0123")):
+        (tmp_path / name).mkdir()
+        write_entry(tmp_path / name, replace(info, id=name, output=output), *tensors)
+        assert read_info(tmp_path / name).output == output
