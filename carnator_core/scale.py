@@ -60,7 +60,7 @@ REFERENCE = Scale(representation=0.20, residual=0.97, dynamics=1.5, state=0.70, 
 
 @dataclass(frozen=True)
 class Thresholds:
-    """What one request is judged by: the gate's thresholds and τ of the evidence region (before its rise)."""
+    """What one request is judged by: the gate's thresholds and tau of the evidence region (before its rise)."""
 
     gate: GateOptions
     region: float

@@ -11,12 +11,12 @@ from .block_lists import BlockLists
 
 
 def split_heads(x: torch.Tensor, heads: int) -> torch.Tensor:
-    """[B, L, H·D] → [B, H, L, D] without a copy."""
+    """[B, L, H·D] -> [B, H, L, D] without a copy."""
     return x.unflatten(-1, (heads, -1)).transpose(1, 2)
 
 
 def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, lists: BlockLists) -> torch.Tensor:
-    """softmax(q kᵀ / √D) v over the kept key blocks of each query block; skipped blocks cost nothing.
+    """softmax(q k^T / sqrt(D)) v over the kept key blocks of each query block; skipped blocks cost nothing.
 
     Args:
         q: [B, Lq, H·D]; k, v: [B, Lk, H·D]; any float dtype, any device. Lengths need not be multiples of the block.

@@ -16,7 +16,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 @triton.jit
 def _scores(q, k_desc, start, column, n_keys, scale, BLOCK: tl.constexpr):
-    """Scaled scores of one key block in units of log2, −inf beyond the last key."""
+    """Scaled scores of one key block in units of log2, -inf beyond the last key."""
     scores = tl.dot(q, k_desc.load([start, column]).T) * scale
     inside = start + tl.arange(0, BLOCK) < n_keys
     return tl.where(inside[None, :], scores, float("-inf"))

@@ -16,7 +16,8 @@ def _threshold(name: str, meaning: str, maximum: float, step: float = 0.001) -> 
         step=step,
         round=0.0001,
         tooltip=f"{meaning} 0 = accept equal requests only; higher accepts more and risks more. Default {default:g}, "
-        "read off the demo model; other models need their own value (the report shows what was measured).",
+        "read off the demo model; other models need their own value (the report shows what was measured). Without this "
+        "node they are learned.",
     )
 
 

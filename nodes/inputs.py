@@ -31,7 +31,7 @@ def reuse_inputs() -> list:
             round=0.0001,
             tooltip="A token belongs to the evidence region if the predictions differ there by more than this RMS, in "
             f"latent units. Lower recomputes more and is safer. Default {default.region_threshold:g}, read off the "
-            "demo model.",
+            "demo model; without a Compatibility Gate it follows the scale of your model.",
         ),
         io.Float.Input(
             "max_region_percent",
@@ -82,7 +82,12 @@ def link_inputs() -> list:
     return [
         StoreLink.Input("store", optional=True, tooltip="Cache Store; without it the store 'default' with 8 GB."),
         ProbeLink.Input("probe", optional=True, tooltip="Early Probe; without it 10 % of the steps."),
-        GateLink.Input("gate", optional=True, tooltip="Compatibility Gate; without it the demo model's thresholds."),
+        GateLink.Input(
+            "gate",
+            optional=True,
+            tooltip="Compatibility Gate: thresholds set by hand. Without it they follow the "
+            "scale of your model, once 8 unrelated pairs of requests are stored.",
+        ),
         ReportLink.Input(
             "donor",
             optional=True,

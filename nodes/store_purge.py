@@ -44,7 +44,7 @@ class CarnatorStorePurge(io.ComfyNode):
     @classmethod
     def execute(cls, older_than_days: float, confirm: bool, store: StoreOptions | None = None) -> io.NodeOutput:
         from ..carnator_core.hosts.comfy_paths import store_root
-        from ..carnator_core.store.folder import open_store
+        from ..carnator_core.store.registry import open_store
 
         options = store or StoreOptions()
         try:

@@ -24,7 +24,7 @@ from ..reasons import Code, Decision, Reason
 from ..report import Report
 from ..request import Request
 from ..session import Session
-from ..store.folder import open_store
+from ..store.registry import open_store
 from . import comfy_eligibility as eligibility
 from .comfy_identity import hard_key
 from .comfy_picture import preview_picture

@@ -17,7 +17,8 @@ from .archive import export_entry, import_entry
 from .catalog import Usage
 from .disk import folder_bytes
 from .entry import PREVIEW_FILE, read_info, verify_entry
-from .folder import MIN_FREE_BYTES, Store, open_store
+from .folder import MIN_FREE_BYTES, Store
+from .registry import open_store
 from .tensor_file import EntryError
 
 PACK = Path(__file__).resolve().parents[2]

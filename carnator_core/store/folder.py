@@ -6,7 +6,6 @@ people with a file manager may work on the same store.
 
 from __future__ import annotations
 
-import atexit
 import logging
 import threading
 import time
@@ -367,31 +366,3 @@ class Store:
         loose = [entry for entry in old if not entry.pinned]
         gone = [entry for entry in loose if (entry.id not in self._leases if dry else self.delete(entry.id))]
         return Purged(len(gone), sum(e.bytes for e in gone), len(old) - len(loose), len(loose) - len(gone))
-
-
-_open: dict[Path, Store] = {}
-_opening = threading.Lock()
-
-
-def open_store(root: Path, options: StoreOptions) -> Store:
-    """The one Store of this process for a root and a name; its budget becomes that of ``options``.
-
-    A store whose folder or catalog was deleted meanwhile is opened anew. Raises OSError.
-    """
-    place = (Path(root) / options.name).absolute()
-    with _opening:
-        store = _open.get(place)
-        if store is None or not store.in_place:
-            if store is not None:
-                store.close()
-            store = _open[place] = Store(root, options)
-        store.options = options
-        return store
-
-
-@atexit.register
-def close_stores() -> None:
-    """Finish the pending writes of this process and let go of its stores."""
-    with _opening:
-        while _open:
-            _open.popitem()[1].close()

@@ -22,7 +22,8 @@ HOW_TO = (
     "**First run:** computed densely, bit-identical to KSampler, and kept.\n\n"
     "**Then:** keep the seed, change a few words of the prompt and run again. {status} says what was reused and why."
     "\n\n"
-    "A new model first learns what its prompts have in common; until then every run is dense. {more}"
+    "A model that is new to Carnator is learned first: until eight pairs of unrelated requests are stored (five runs "
+    "with other seeds and other prompts do), every run is dense and the status says how far it is. {more}"
 )
 
 

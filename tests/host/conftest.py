@@ -135,7 +135,7 @@ def tiny(comfy: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> TinyHos
 def stored():
     """stored(root): ids of the entries in the default store."""
 
-    from carnator_core.store.folder import close_stores
+    from carnator_core.store.registry import close_stores
 
     def ids(root: Path) -> list[str]:
         close_stores()  # writes are pending until then

@@ -36,6 +36,9 @@ def apply(user: Path):
 
 
 def entries(user: Path) -> list[Path]:
+    """Folders of all stored entries; the pack writes in the background."""
+    for store in pack_module("carnator_core.store.registry").open_stores():
+        store.wait()
     return [path for path in user.rglob("entries/*") if path.is_dir()]
 
 

@@ -44,7 +44,7 @@ def outputs(output) -> tuple[torch.Tensor, dict, torch.Tensor]:
 
 
 def entries(tmp_path: Path) -> list[Path]:
-    pack_module("carnator_core.store.folder").close_stores()  # writes are pending until then
+    pack_module("carnator_core.store.registry").close_stores()  # writes are pending until then
     return [path for path in tmp_path.rglob("entries/*") if path.is_dir()]
 
 
@@ -74,8 +74,9 @@ def test_the_store_lies_in_a_system_folder_that_is_not_served(node, tiny, tmp_pa
 
 
 def test_the_second_run_is_a_hit_with_a_mask_a_picture_and_a_status(node, tiny, far, tmp_path: Path) -> None:
-    first = execute(node, tiny, tiny.call).result[0]["samples"]
-    output = execute(node, tiny, tiny.call)
+    gate = pack_module("carnator_core.options").GateOptions()
+    first = execute(node, tiny, tiny.call, gate=gate).result[0]["samples"]
+    output = execute(node, tiny, tiny.call, gate=gate)
     latent, report, mask = outputs(output)
     assert report["decision"] == "hit"
     assert far(latent, first) < 2e-3
@@ -84,6 +85,13 @@ def test_the_second_run_is_a_hit_with_a_mask_a_picture_and_a_status(node, tiny, 
     assert ui["text"][0].startswith("hit") and ui["carnator"] == [report]
     (picture,) = ui["images"]
     assert (tmp_path / "temp" / picture["subfolder"] / picture["filename"]).stat().st_size > 100
+
+
+def test_without_a_linked_gate_a_new_model_is_learned_first(node, tiny) -> None:
+    first, _, _ = outputs(execute(node, tiny, tiny.call))
+    latent, report, _ = outputs(execute(node, tiny, tiny.call))
+    assert (report["decision"], report["reason_code"]) == ("miss", "learning")
+    assert "0 of 8" in report["reason"] and torch.equal(latent, first)
 
 
 def test_the_mask_of_a_partial_hit_lies_between_zero_and_one(node, tiny, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ def node(pack, tmp_path: Path):
     user = folder_paths.get_user_directory()
     folder_paths.set_user_directory(str(tmp_path))
     yield pack_module("nodes.store_purge").CarnatorStorePurge
-    pack_module("carnator_core.store.folder").close_stores()
+    pack_module("carnator_core.store.registry").close_stores()
     folder_paths.set_user_directory(user)
 
 

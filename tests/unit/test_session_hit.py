@@ -17,7 +17,7 @@ from carnator_core.plan import FRESH_GUIDANCE_SIGMA, StepKind
 from carnator_core.reasons import Code, Decision, Reason
 from carnator_core.session import Session
 from carnator_core.store.entry import SIGNATURE_FILE, TRAJECTORY_FILE
-from carnator_core.store.folder import close_stores, open_store
+from carnator_core.store.registry import close_stores, open_store
 from support.fake_host import FakeHost
 
 PROMPT = torch.tensor([1.0, -0.5, 0.8, 0.3, -1.0, 0.6, -0.2, 0.9])

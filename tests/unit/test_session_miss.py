@@ -12,7 +12,7 @@ from carnator_core.reasons import Code, Decision, Reason
 from carnator_core.session import Session
 from carnator_core.store import folder as store_folder
 from carnator_core.store.entry import PREVIEW_FILE
-from carnator_core.store.folder import open_store
+from carnator_core.store.registry import open_store
 from support.fake_host import FakeHost
 
 PROMPT = torch.tensor([1.0, -0.5, 0.8, 0.3, -1.0, 0.6, -0.2, 0.9])

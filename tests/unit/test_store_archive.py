@@ -15,7 +15,8 @@ from carnator_core.options import StoreOptions
 from carnator_core.store.__main__ import main
 from carnator_core.store.archive import export_entry, import_entry
 from carnator_core.store.entry import PREVIEW_FILE, SIGNATURE_FILE, TRAJECTORY_FILE
-from carnator_core.store.folder import Store, close_stores
+from carnator_core.store.folder import Store
+from carnator_core.store.registry import close_stores
 from carnator_core.store.tensor_file import EntryError, EntryGone
 from support.fake_host import a_donor
 from support.paths import ROOT

@@ -18,7 +18,8 @@ from carnator_core.options import StoreOptions
 from carnator_core.store import disk as store_disk
 from carnator_core.store import folder as store_folder
 from carnator_core.store.entry import SIGNATURE_FILE, TRAJECTORY_FILE, Entry
-from carnator_core.store.folder import Store, open_store
+from carnator_core.store.folder import Store
+from carnator_core.store.registry import open_store
 from carnator_core.store.tensor_file import EntryError, EntryGone
 from support.fake_host import a_donor
 from support.paths import ROOT, TESTS
@@ -350,11 +351,11 @@ def test_the_end_of_the_program_waits_for_a_pending_write(tmp_path: Path) -> Non
     code = (
         "import sys, threading, time; sys.path[:0] = sys.argv[2:]\n"
         "from carnator_core.options import StoreOptions\n"
-        "from carnator_core.store import disk, folder\n"
+        "from carnator_core.store import disk, registry\n"
         "from support.fake_host import a_donor\n"
         "place = disk.Disk.place\n"
         "disk.Disk.place = lambda *args: (time.sleep(0.5), place(*args))\n"
-        "folder.open_store(sys.argv[1], StoreOptions()).commit(a_donor('one'))\n"
+        "registry.open_store(sys.argv[1], StoreOptions()).commit(a_donor('one'))\n"
         "assert threading.current_thread() is threading.main_thread()\n"
     )
     subprocess.run([sys.executable, "-c", code, str(tmp_path), str(ROOT), str(TESTS)], check=True, timeout=60)
