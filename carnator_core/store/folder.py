@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from ..identity import HardKey
@@ -50,12 +51,12 @@ class Recalled:
 
     Args:
         same_key: entries that may be reused, most similar text first.
-        nearest: the most similar text of any key, or None in an empty store.
+        other: the most similar text of another key, where there is none of the same key.
         trouble: what was wrong with an entry that was set aside since the last recall, or None.
     """
 
     same_key: list[Candidate]
-    nearest: Candidate | None
+    other: Candidate | None
     trouble: str | None
 
 
@@ -129,7 +130,7 @@ class Store:
             self._refresh()
             trouble, self._trouble = self._trouble, None
             same_key = self._index.of_key(key, embedding, count, same_text)
-            return Recalled(same_key, self._index.nearest(embedding), trouble)
+            return Recalled(same_key, None if same_key else self._index.nearest(embedding), trouble)
 
     def usage(self) -> list[Usage]:
         """Sizes and counts of all entries. Raises CatalogError."""
@@ -175,11 +176,11 @@ class Store:
         except CatalogError as error:  # a full disk, for one; memory is right, and the next time tries again
             log.warning("Carnator: %s", error)
 
-    def _read(self, name: str) -> tuple[EntryInfo, torch.Tensor, int, bool] | None:
+    def _read(self, name: str) -> tuple[EntryInfo, np.ndarray, int, bool] | None:
         try:
             folder = self.disk.folder(name)
             info, embedding = read_info(folder)
-            return info, embedding, folder_bytes(folder), self.disk.is_pinned(name)
+            return info, embedding.numpy(), folder_bytes(folder), self.disk.is_pinned(name)
         except EntryGone:
             return None
         except EntryError as error:
