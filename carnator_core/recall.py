@@ -58,12 +58,12 @@ class TextIndex:
         width = self._width.get(entry_id)
         return None if width is None else self._by_width[width].of(entry_id)
 
-    def add(self, found: Iterable[tuple[EntryInfo, np.ndarray]]) -> None:
+    def add(self, found: Iterable[tuple[EntryInfo, torch.Tensor]]) -> None:
         """Entries with their embeddings [D] float32; D may differ between entries of different text encoders."""
         for info, embedding in found:
             if info.id not in self._width:
                 self._width[info.id] = width = embedding.shape[0]
-                self._by_width.setdefault(width, _Rows(width)).add(info, embedding)
+                self._by_width.setdefault(width, _Rows(width)).add(info, embedding.numpy())
 
     def remove(self, ids: Iterable[str]) -> None:
         for entry_id in ids:

@@ -119,8 +119,8 @@ class Session:
         elif found.same_key:
             best = found.same_key[0].similarity
             report.reason = Reason.of(Code.TEXT_TOO_DIFFERENT, best=best, needed=probe.min_text_similarity)
-        elif found.other is not None:
-            fields = found.other.info.key.differs_in(request.key)
+        elif found.nearest is not None:
+            fields = found.nearest.info.key.differs_in(request.key)
             report.reason = Reason.of(Code.KEY_DIFFERS, fields=", ".join(fields))
         else:
             report.reason = Reason.of(Code.STORE_EMPTY)

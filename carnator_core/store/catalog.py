@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from ..identity import HardKey
 from .entry import EntryInfo
@@ -114,7 +115,7 @@ class Catalog:
         with self._connected() as connection:
             return set(connection.execute(self._sql.select(self._table.c.id)).scalars())
 
-    def load(self, ids: Iterable[str]) -> Iterator[tuple[EntryInfo, np.ndarray]]:
+    def load(self, ids: Iterable[str]) -> Iterator[tuple[EntryInfo, torch.Tensor]]:
         """Infos and embeddings [D] float32 of those of ``ids`` that are listed, by id."""
         names, keys, c = sorted(ids), {}, self._table.c
         columns = self._sql.select(c.id, c.key_digest, c.key, c.embedding, c.created, c.seconds, c.prompt)
@@ -130,7 +131,7 @@ class Catalog:
         with self._connected() as connection:
             return [Usage(*row) for row in connection.execute(self._sql.select(*columns))]
 
-    def enter(self, found: Iterable[tuple[EntryInfo, np.ndarray, int, bool]]) -> None:
+    def enter(self, found: Iterable[tuple[EntryInfo, torch.Tensor, int, bool]]) -> None:
         """Add entries given as (info, embedding, bytes, pinned); those already listed stay as they are."""
         from sqlalchemy.dialects.sqlite import insert
 
@@ -139,7 +140,7 @@ class Catalog:
                 "id": info.id,
                 "key_digest": info.key.digest,
                 "key": json.dumps(dict(info.key.fields)),
-                "embedding": embedding.astype(np.float32).tobytes(),
+                "embedding": embedding.float().numpy().tobytes(),
                 "created": info.created,
                 "seconds": info.seconds,
                 "bytes": size,
@@ -222,14 +223,14 @@ def _entries_table(sql: Any) -> Any:
     )
 
 
-def _listed(row: Any, keys: dict[str, HardKey]) -> tuple[EntryInfo, np.ndarray]:
+def _listed(row: Any, keys: dict[str, HardKey]) -> tuple[EntryInfo, torch.Tensor]:
     """One row as values; ``keys`` collects the keys by digest, of which there are few. Raises CatalogDamaged."""
     try:
         if row.key_digest not in keys:
             keys[row.key_digest] = HardKey.of(json.loads(row.key))
             if keys[row.key_digest].digest != row.key_digest:
                 raise ValueError("a key does not match its digest")
-        embedding = np.frombuffer(row.embedding, np.float32)
+        embedding = torch.from_numpy(np.frombuffer(row.embedding, np.float32).copy())
         info = EntryInfo(row.id, keys[row.key_digest], float(row.created), float(row.seconds), row.prompt)
     except (ValueError, TypeError, AttributeError) as error:
         raise CatalogDamaged(f"the catalog is damaged: {error}") from error

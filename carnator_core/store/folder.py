@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from ..identity import HardKey
@@ -51,12 +50,12 @@ class Recalled:
 
     Args:
         same_key: entries that may be reused, most similar text first.
-        other: the most similar text of another key, where there is none of the same key.
+        nearest: the most similar text of another key; looked for only where there is none of the same key.
         trouble: what was wrong with an entry that was set aside since the last recall, or None.
     """
 
     same_key: list[Candidate]
-    other: Candidate | None
+    nearest: Candidate | None
     trouble: str | None
 
 
@@ -176,11 +175,11 @@ class Store:
         except CatalogError as error:  # a full disk, for one; memory is right, and the next time tries again
             log.warning("Carnator: %s", error)
 
-    def _read(self, name: str) -> tuple[EntryInfo, np.ndarray, int, bool] | None:
+    def _read(self, name: str) -> tuple[EntryInfo, torch.Tensor, int, bool] | None:
         try:
             folder = self.disk.folder(name)
             info, embedding = read_info(folder)
-            return info, embedding.numpy(), folder_bytes(folder), self.disk.is_pinned(name)
+            return info, embedding, folder_bytes(folder), self.disk.is_pinned(name)
         except EntryGone:
             return None
         except EntryError as error:

@@ -26,7 +26,7 @@ def unit(seed: int, width: int = 8) -> torch.Tensor:
 
 def index(*found: tuple[EntryInfo, torch.Tensor]) -> TextIndex:
     made = TextIndex()
-    made.add((info, vector.numpy()) for info, vector in found)
+    made.add(found)
     return made
 
 
@@ -59,8 +59,8 @@ def test_the_most_similar_of_many_are_found_while_entries_come_and_go(way: str) 
     made, present = TextIndex(), {}
     for round_ in range(6):
         new = {f"{round_}-{i}": unit(1000 * round_ + i) for i in range(400)}
-        made.add((info(name), vector.numpy()) for name, vector in new.items())
-        made.add((info(f"other {name}", OTHER), vector.numpy()) for name, vector in new.items())
+        made.add((info(name), vector) for name, vector in new.items())
+        made.add((info(f"other {name}", OTHER), vector) for name, vector in new.items())
         present |= new
         gone = list(present)[:: 3 + round_]
         made.remove(gone)
