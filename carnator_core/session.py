@@ -89,14 +89,14 @@ class Session:
             return close
         if found.trouble is not None:
             report.reason = Reason.of(Code.ENTRY_CORRUPT, detail=found.trouble)
-        elif found.nearest is None:
-            report.reason = Reason.of(Code.STORE_EMPTY)
-        elif not found.same_key:
+        elif found.same_key:
+            best = found.same_key[0].similarity
+            report.reason = Reason.of(Code.TEXT_TOO_DIFFERENT, best=best, needed=probe.min_text_similarity)
+        elif found.nearest is not None:
             fields = found.nearest.info.key.differs_in(request.key)
             report.reason = Reason.of(Code.KEY_DIFFERS, fields=", ".join(fields))
         else:
-            best = found.same_key[0].similarity
-            report.reason = Reason.of(Code.TEXT_TOO_DIFFERENT, best=best, needed=probe.min_text_similarity)
+            report.reason = Reason.of(Code.STORE_EMPTY)
         return []
 
     def _pinned(self, donor: str) -> list[Candidate]:

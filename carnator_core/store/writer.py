@@ -25,8 +25,13 @@ class Writer:
         """Run ``job``, which returns None or a sentence that says why it failed."""
         with self._lock:
             self.wait()
-            self._thread = threading.Thread(target=self._run, args=(job,), name="carnator-store")
-            self._thread.start()
+            thread = threading.Thread(target=self._run, args=(job,), name="carnator-store")
+            try:
+                thread.start()
+            except RuntimeError as error:  # the interpreter is ending, or there are too many threads
+                self._failed(f"not stored: {error}")
+            else:
+                self._thread = thread
 
     def wait(self) -> None:
         """Return when no job is running. A job that calls this does not wait for itself."""
@@ -46,5 +51,8 @@ class Writer:
             log.exception("Carnator: writing to the store failed")
             failure = f"not stored: {error}"
         if failure is not None:
-            log.warning("Carnator: %s", failure)
-            self._failure = failure
+            self._failed(failure)
+
+    def _failed(self, failure: str) -> None:
+        log.warning("Carnator: %s", failure)
+        self._failure = failure
