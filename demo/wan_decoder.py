@@ -134,12 +134,14 @@ class WanDecoder(nn.Module):
 def to_file(state: dict[str, Tensor]) -> dict[str, Tensor]:
     """State of a `WanDecoder` -> tensors of a VAE file (bfloat16).
 
-    ComfyUI hands the VAE `latent * deviation + mean` per channel; conv2 undoes that.
+    ComfyUI hands the VAE `latent * deviation + mean` per channel; conv2 undoes that. Of an encoder, which the demo has
+    not, the first weight stands in as zeros: newer versions read the number of image channels off its shape.
     """
     scale = 1.0 / torch.tensor(WAN_DEVIATION)
     out = {key: value.detach().cpu().to(torch.bfloat16).contiguous() for key, value in state.items()}
     out["conv2.weight"] = torch.diag(scale).view(CHANNELS, CHANNELS, 1, 1, 1)
     out["conv2.bias"] = -torch.tensor(WAN_MEAN) * scale
+    out["encoder.conv1.weight"] = torch.zeros(out["decoder.head.0.gamma"].shape[0], 3, 3, 3, 3, dtype=torch.bfloat16)
     return out
 
 

@@ -94,6 +94,12 @@ class DemoGraph:
             del graph[node]
 
 
+def without_video(graph: Graph) -> Graph:
+    """The half of a graph that makes the latent."""
+    video = ("VAEDecode", "VAELoader", "CreateVideo", "SaveVideo", "SaveImage")
+    return {node: content for node, content in graph.items() if content["class_type"] not in video}
+
+
 def only_node(graph: Graph, class_type: str) -> str:
     nodes = [node for node, content in graph.items() if content["class_type"] == class_type]
     if len(nodes) != 1:

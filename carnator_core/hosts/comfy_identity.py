@@ -64,7 +64,8 @@ def _held_by(value: Any) -> Any:
         return value.__self__
     if inspect.isfunction(value):
         return [list(inspect.getclosurevars(value).nonlocals.items()), value.__defaults__, value.__kwdefaults__]
-    return getattr(value, "__dict__", None)
+    slots = [name for c in type(value).__mro__ for name in getattr(c, "__slots__", ()) if not name.startswith("__")]
+    return {**{n: getattr(value, n, None) for n in slots}, **getattr(value, "__dict__", {})}
 
 
 def weight_patches(patcher: Any) -> str:

@@ -102,3 +102,17 @@ def test_an_odd_latent_size_leaves_a_bit_identical_miss(tiny, tmp_path: Path) ->
     result, run = tiny.reuse(tmp_path, call)
     assert run.report.decision.value == "miss"
     assert torch.equal(result, call(tiny.model))
+
+
+def test_the_order_of_requests_changes_no_miss(tiny, tmp_path: Path) -> None:
+    """The same requests forwards and backwards, each order with a store of its own."""
+    words = tiny.near(tiny.call.positive, 0.5)
+    requests = [tiny.call, tiny.call.but(positive=words), tiny.call.but(seed=8), tiny.call.but(cfg=3.0), tiny.call]
+    stock = [call(tiny.model) for call in requests]
+    for name, order in (("forwards", range(5)), ("backwards", range(4, -1, -1))):
+        decisions = []
+        for index in order:
+            result, run = tiny.reuse(tmp_path / name, requests[index], options=tiny.options(gate=1e-4))
+            decisions.append(run.report.decision.value)
+            assert decisions[-1] == "hit" or torch.equal(result, stock[index])
+        assert decisions == ["miss", "miss", "miss", "miss", "hit"]

@@ -16,6 +16,7 @@ import torch
 
 from support.variants import (
     Given,
+    Slotted,
     Strong,
     also_passing,
     on_device,
@@ -104,6 +105,9 @@ FLIPS = {
     ),
     "wrapper's attributes": model(
         "model options", lambda t: with_outer(t, Strong(2.0)), lambda t: with_outer(t, Strong(1.0))
+    ),
+    "wrapper's slots": model(
+        "model options", lambda t: with_outer(t, Slotted(2.0)), lambda t: with_outer(t, Slotted(1.0))
     ),
     "wrapper's method": model(
         "model options", lambda t: with_outer(t, Strong(2.0).__call__), lambda t: with_outer(t, Strong(1.0).__call__)

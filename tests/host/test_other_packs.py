@@ -55,7 +55,9 @@ def skip_layer_simple(model):
 def context_windows(model):
     from comfy_extras.nodes_context_windows import WanContextWindowsManualNode
 
-    return WanContextWindowsManualNode.execute(model, 5, 1, "standard_static", 1, False, "pyramid").result[0]
+    values = {item.id: item.default for item in WanContextWindowsManualNode.define_schema().inputs[1:]}
+    values.update(context_length=5, context_overlap=1, context_schedule="standard_static", fuse_method="pyramid")
+    return WanContextWindowsManualNode.execute(model, **values).result[0]
 
 
 def zero_star(model):

@@ -90,6 +90,14 @@ class Strong:
         return executor(*args, **kwargs)
 
 
+class Slotted(Strong):
+    __slots__ = ("depth",)
+
+    def __init__(self, depth: float):
+        super().__init__(1.0)
+        self.depth = depth
+
+
 def partial_of(amount: float):
     def wrapper(amount, executor, *args, **kwargs):
         return executor(*args, **kwargs)

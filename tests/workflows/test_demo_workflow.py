@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from scripts.graphs import OURS, SAVED_LATENT, STOCK, WORKFLOW, DemoGraph, only_node
+from scripts.graphs import OURS, SAVED_LATENT, STOCK, WORKFLOW, DemoGraph, only_node, without_video
 from scripts.testbed.server import ComfyServer
 from scripts.testbed.workflow import load_workflow
 
@@ -25,15 +25,10 @@ def graphs(server: ComfyServer) -> DemoGraph:
 
 def latent_of(server: ComfyServer, graph: dict) -> tuple[torch.Tensor, dict]:
     """Latent and sampler output of a graph without its decoding half."""
-    wanted = {SAVED_LATENT} | {n for n, c in graph.items() if not reads_video(graph, c)}
-    result = server.run({n: graph[n] for n in wanted})
+    result = server.run(without_video(graph))
     file = server.base.file(result.outputs[SAVED_LATENT]["latents"][0])
     sampler = next(n for n, c in graph.items() if c["class_type"] in (OURS, STOCK))
     return load_file(file)["latent_tensor"], result.outputs.get(sampler, {})
-
-
-def reads_video(graph: dict, content: dict) -> bool:
-    return content["class_type"] in ("VAEDecode", "VAELoader", "CreateVideo", "SaveVideo", "SaveImage")
 
 
 def test_api_form_equals_the_shipped_workflow(server: ComfyServer) -> None:
