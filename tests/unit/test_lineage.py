@@ -4,7 +4,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from carnator_core.lineage import Lineage
+from carnator_core.options import StoreOptions
 from carnator_core.store.entry import read_info, write_entry
+from carnator_core.store.folder import Store
 from support.fake_host import a_donor
 
 
@@ -28,8 +30,19 @@ def test_only_the_newest_are_kept() -> None:
 
 
 def test_an_entry_keeps_the_digest_of_its_output(tmp_path: Path) -> None:
-    info, *tensors = a_donor("one")
+    donor = a_donor("one")
     for name, output in (("one", None), ("two", "0123")):
         (tmp_path / name).mkdir()
-        write_entry(tmp_path / name, replace(info, id=name, output=output), *tensors)
-        assert read_info(tmp_path / name).output == output
+        write_entry(tmp_path / name, replace(donor, info=replace(donor.info, id=name, output=output)))
+        assert read_info(tmp_path / name)[0].output == output
+
+
+def test_the_catalog_keeps_it_too(tmp_path: Path) -> None:
+    """A later process reads the catalog and not the entries."""
+    donor = a_donor("one")
+    with_output = replace(donor, info=replace(donor.info, output="0123"))
+    store = Store(tmp_path, StoreOptions())
+    assert store.commit(with_output) is None
+    store.close()
+    (found,) = Store(tmp_path, StoreOptions()).entries()
+    assert found.output == "0123"
