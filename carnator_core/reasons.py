@@ -38,6 +38,7 @@ class Code(str, Enum):
     UNEXPECTED_CALL = "unexpected_call"
     OUT_OF_MEMORY = "out_of_memory"
     NO_STORE = "no_store"
+    UNSUPPORTED_HOST = "unsupported_host"
 
 
 _SENTENCES = {
@@ -60,6 +61,7 @@ _SENTENCES = {
     Code.PARTIAL_SCHEDULE: "the schedule covers only part of the denoising (sigma {first:.3f} to {last:.3f})",
     Code.UNEXPECTED_CALL: "the sampler called the model in an unexpected way ({detail})",
     Code.NO_STORE: "the store's folder cannot be used ({detail})",
+    Code.UNSUPPORTED_HOST: "this version of ComfyUI or something added to it cannot be used ({detail})",
     Code.OUT_OF_MEMORY: "out of memory during reuse; finished densely",
 }
 
