@@ -43,6 +43,7 @@ class Code(str, Enum):
     DONOR_DIFFERS = "donor_differs"
     UNSUPPORTED_SCHEDULE = "unsupported_schedule"
     ENTRY_GONE = "entry_gone"
+    UNSUPPORTED_HOST = "unsupported_host"
 
 
 _SENTENCES = {
@@ -71,6 +72,7 @@ _SENTENCES = {
     Code.DONOR_DIFFERS: "the chosen donor differs in: {fields}",
     Code.NO_STORE: "the store cannot be used ({detail})",
     Code.ENTRY_GONE: "the stored entry was deleted meanwhile",
+    Code.UNSUPPORTED_HOST: "this version of ComfyUI or something added to it cannot be used ({detail})",
     Code.OUT_OF_MEMORY: "out of memory during reuse; finished densely",
 }
 

@@ -58,6 +58,20 @@ def sampler_identity(sampler: Any) -> tuple[str, bool] | Reason:
     return supported_samplers()[function]
 
 
+def unsupported_host() -> Reason | None:
+    """Why this ComfyUI cannot be used: by what it has rather than by its number, since forks differ."""
+    import comfy.ldm.flux.math
+    import comfy.patcher_extension as pe
+
+    needed = (
+        (pe.WrappersMP, "PREDICT_NOISE"),
+        (pe.WrappersMP, "CALC_COND_BATCH"),
+        (comfy.ldm.flux.math, "apply_rope1"),
+    )
+    missing = [name for owner, name in needed if not hasattr(owner, name)]
+    return Reason.of(Code.UNSUPPORTED_HOST, detail=f"it has no {', '.join(missing)}") if missing else None
+
+
 def is_plain_guider(guider: Any) -> bool:
     """Whether a guider samples as CFGGuider does; a class of its own may only set the conditions differently."""
     import comfy.samplers

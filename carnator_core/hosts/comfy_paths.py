@@ -6,4 +6,6 @@ from pathlib import Path
 def store_root() -> Path:
     import folder_paths
 
-    return Path(folder_paths.get_system_user_directory("carnator")) / "stores"
+    if hasattr(folder_paths, "get_system_user_directory"):  # ComfyUI 0.3.75
+        return Path(folder_paths.get_system_user_directory("carnator")) / "stores"
+    return Path(folder_paths.get_user_directory()) / "__carnator" / "stores"

@@ -93,7 +93,10 @@ class ComfyRun:
 
         started = time.perf_counter()
         guider = executor.class_obj
-        request = self._open(guider, executor, args, kwargs)
+        try:
+            request = eligibility.unsupported_host() or self._open(guider, executor, args, kwargs)
+        except Exception as error:  # a class of another shape, an object that cannot be read: nothing has happened yet
+            request = Reason.of(Code.UNSUPPORTED_HOST, detail=f"{type(error).__name__}: {error}")
         if isinstance(request, Reason):
             self.report.decision, self.report.reason = Decision.DECLINED, request
             with self._clock.host():
@@ -158,12 +161,8 @@ class ComfyRun:
             return Reason.of(Code.TOO_FEW_STEPS, steps=len(values) - 1, probe=shares[0], refine=shares[1])
         text = guider.conds["positive"][0]["cross_attn"]
         start = tensor_digest(latent) if bool(latent.count_nonzero()) else "empty"
-        try:
-            key = hard_key(guider, noise, LINEAGE.origin(start), name, schedule)
-        except Exception as error:  # someone's tensor class or object that cannot be read: nothing has happened yet
-            return Reason.of(Code.UNSUPPORTED_MODEL, detail=f"its identity cannot be read: {error}")
         return Request(
-            key=key,
+            key=hard_key(guider, noise, LINEAGE.origin(start), name, schedule),
             embedding=pooled_text(text),
             text_digest=tensor_digest(text),
             shape=eligibility.model_shape(guider, noise),

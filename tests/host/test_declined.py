@@ -151,3 +151,23 @@ def test_a_guider_that_samples_in_its_own_way_is_declined(tiny, tmp_path: Path) 
     assert torch.equal(sample(run.attach(tiny.model)), sample(tiny.model))
     assert run.report.reason.code.value == "unsupported_model"
     assert "OtherGuider" in run.report.status()
+
+
+def test_a_host_without_a_hook_is_declined(tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in ComfyUI before 0.3.60."""
+    import comfy.ldm.flux.math
+
+    monkeypatch.delattr(comfy.ldm.flux.math, "apply_rope1")
+    assert declined(tiny, tmp_path, tiny.call) == "unsupported_host"
+
+
+def test_an_object_that_cannot_be_read_is_declined(tiny, tmp_path: Path) -> None:
+    class Unreadable:
+        def __call__(self, executor, *args, **kwargs):
+            return executor(*args, **kwargs)
+
+    wrapper = Unreadable()
+    wrapper.itself = [wrapper]
+    wrapper.itself.append(wrapper.itself)
+    model = tiny.wrapped(tiny.model, "outer_sample", wrapper, key="other")
+    assert declined(tiny, tmp_path, tiny.call, model) == "unsupported_host"
