@@ -20,7 +20,7 @@ from scripts.testbed.console import Stop, say
 from scripts.testbed.environment import ROOT
 from scripts.testbed.server import ComfyServer, has_accelerator
 
-from . import kernels, report, tune
+from . import full_size, kernels, report, tune
 from .scoring import LatentScorer, make_scorer
 from .stream_run import StreamRunner, load_stream
 
@@ -36,6 +36,8 @@ def run_job(install: Install, options: Namespace) -> int:
     device = torch.cuda.get_device_name() if has_accelerator() else "CPU"
     if options.what == "kernels":
         result, name = kernels.measure(), "kernels"
+    elif options.what == "full_size":
+        result, name = full_size.measure(install.comfyui, options.model, options.steps), f"full_size_{options.model}"
     else:
         result, name = _run_stream(install, options, device), f"demo_{options.what}"
     out = options.out or RESULTS / f"{name}_{'gpu' if has_accelerator() else 'cpu'}.json"

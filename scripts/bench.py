@@ -3,6 +3,7 @@
 bench.py tune     explores thresholds on the stream tune (look, then set defaults)
 bench.py report   the table of the documentation, on the stream report
 bench.py kernels  attention kernels beside their peers (needs a CUDA device)
+bench.py full_size  whole runs of full-size Wan models with random weights (needs a CUDA device)
 bench.py tables   writes the tables of the documentation from the result files
 """
 
@@ -23,7 +24,7 @@ from scripts.testbed.console import run_main
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("tune", "report", "kernels", "tables"))
+    parser.add_argument("what", choices=("tune", "report", "kernels", "full_size", "tables"))
     parser.add_argument("--clusters", type=int, help="only N clusters of the stream")
     parser.add_argument("--skip", type=int, default=0, help="leave out the first N clusters")
     parser.add_argument("--scoring", choices=("vae", "codec"), default="vae", help="what decodes videos for the scorer")
@@ -32,6 +33,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, help="report: start no further cluster after this time")
     parser.add_argument("--servers", type=int, default=1, help="report: servers that share the clusters")
     parser.add_argument("--settings", type=Path, help="tune: JSON of name -> sampler widgets")
+    parser.add_argument("--model", choices=("5b", "14b"), default="5b", help="full_size: which model")
     parser.add_argument("--commit", help="state this commit in the results (default: asks git)")
     add_arguments(parser)
     options = parser.parse_args()

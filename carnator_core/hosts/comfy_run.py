@@ -112,6 +112,8 @@ class ComfyRun:
                 return executor(*args, **kwargs)
         self.report = self.session.report
         self._forward = ForwardPatches(self.session, guider.model_patcher.model.diffusion_model)
+        if guider.model_patcher.load_device.type == "cuda":
+            self._clock.wait = torch.cuda.synchronize
         original = guider.model_options
         guider.model_options = comfy.model_patcher.create_model_options_clone(original)
         wrappers = {
@@ -292,10 +294,14 @@ class ComfyRun:
 
 
 class _Clock:
-    """Time spent in our own code: the wrappers nest in the host and the host nests in the wrappers, alternating."""
+    """Time spent in our own code: the wrappers nest in the host and the host nests in the wrappers, alternating.
+
+    On a GPU the host's work may still be running when it returns; ``wait`` lets it end and be counted as the host's.
+    """
 
     def __init__(self) -> None:
         self._total, self._since = 0.0, 0.0
+        self.wait: Callable[[], None] = lambda: None
 
     @contextmanager
     def own(self):
@@ -311,6 +317,7 @@ class _Clock:
         try:
             yield
         finally:
+            self.wait()
             self._since = time.perf_counter()
 
     def read(self) -> float:

@@ -209,7 +209,7 @@ def test_behind_a_donor_that_names_no_output_the_second_stage_runs_densely(tiny,
     call = tiny.call.but(steps=STEPS)
     commit = Session.commit
     with monkeypatch.context() as patch:
-        patch.setattr(Session, "commit", lambda self, seconds, output=None: commit(self, seconds))
+        patch.setattr(Session, "commit", lambda self, seconds, *others: commit(self, seconds))
         both(call)
     first, second, _ = both(call.but(positive=tiny.near(call.positive, 0.2)), **PARTIAL)
     assert first.decision.value == "hit" and second.decision.value == "miss"
