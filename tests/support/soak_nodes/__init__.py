@@ -2,6 +2,7 @@
 
 import gc
 import os
+import sys
 from collections import Counter
 
 import torch
@@ -58,6 +59,7 @@ class SoakHeld:
         return float("nan")
 
     def look(self, model, latent):
+        _finish_writes()
         gc.collect()
         alive = gc.get_objects()
         ours = Counter(type(o).__name__ for o in alive if "carnator_core" in str(type(o).__module__))
@@ -66,10 +68,19 @@ class SoakHeld:
             "ours": {name: ours[name] for name in OURS if ours[name]},
             "tensors": len(tensors),
             "bytes": sum(t.numel() * t.element_size() for t in tensors),
+            "gpu_bytes": torch.cuda.memory_allocated() if torch.cuda.is_available() else 0,
             "files": len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else None,
             "model": _state(model),
         }
         return {"ui": {"held": [held]}}
+
+
+def _finish_writes():
+    """What is still being written is held on purpose."""
+    for name, module in list(sys.modules.items()):
+        if name.endswith("carnator_core.store.registry"):
+            for store in module.open_stores():
+                store.wait()
 
 
 def _state(model):
