@@ -25,6 +25,8 @@ from scripts.testbed.console import Stop, run_main
 GROUPS = ("unit", "host", "workflows", "kernels", "web")
 USAGE = f"test.py [{'|'.join(GROUPS)} ...] [--comfyui PATH [--python EXE]] [pytest arguments]"
 NO_TESTS = 5  # pytest's exit code
+MOST_WORKERS = 4
+NOT_SHARED = {"-n", "-s", "--pdb", "-x", "--collect-only", "--co"}  # asks for one process, or for a number of its own
 
 
 def main() -> int:
@@ -50,6 +52,8 @@ def main() -> int:
     folders = [f"tests/{group}" for group in groups if (ROOT / "tests" / group).is_dir()]
     if not folders and not paths:
         raise Stop(f"there are no tests in {', '.join(groups)}.")
+    if groups and not paths and not NOT_SHARED & set(pytest_arguments):
+        pytest_arguments = ["-n", str(min(MOST_WORKERS, os.cpu_count() or 1)), "--dist", "loadfile", *pytest_arguments]
     targets = folders + [str(Path(path).absolute()) for path in paths]
     started = time.monotonic()
     # One thread: on a busy two-core machine OpenMP's spinning threads cost many times the work itself.
