@@ -31,7 +31,7 @@ def run_beside(tiny, root: Path, put: Callable[[Any], Any], order: str, call: An
 def easy_cache(model):
     from comfy_extras.nodes_easycache import EasyCacheNode
 
-    return EasyCacheNode.execute(model, 0.5, 0.15, 0.95, False).result[0]
+    return EasyCacheNode.execute(model, 2.0, 0.15, 0.95, False).result[0]
 
 
 def lazy_cache(model):
@@ -171,7 +171,7 @@ DECLINED = {
 @pytest.mark.parametrize("name", DECLINED)
 def test_what_sees_or_changes_the_models_calls_is_declined(tiny, tmp_path: Path, name: str, order: str) -> None:
     put, said = DECLINED[name]
-    call = tiny.call.but(size=(5, 8, 8), steps=6)
+    call = tiny.call.but(size=(5, 8, 8), steps=8)
     stock = call(put(tiny.model))
     assert not torch.equal(stock, call(tiny.model)), "it must matter for this to say anything"
     for _ in range(2):  # the second time there would be a donor
