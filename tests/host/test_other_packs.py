@@ -31,7 +31,7 @@ def run_beside(tiny, root: Path, put: Callable[[Any], Any], order: str, call: An
 def easy_cache(model):
     from comfy_extras.nodes_easycache import EasyCacheNode
 
-    return EasyCacheNode.execute(model, 0.5, 0.15, 0.95, False).result[0]
+    return EasyCacheNode.execute(model, 2.0, 0.15, 0.95, False).result[0]
 
 
 def lazy_cache(model):
@@ -152,7 +152,7 @@ DECLINED = {
     "LazyCache": (lazy_cache, "lazycache"),
     "SkipLayerGuidanceDiT": (skip_layer, "sampler_post_cfg_function"),
     "SkipLayerGuidanceDiTSimple": (skip_layer_simple, "sampler_calc_cond_batch_function"),
-    "WanContextWindowsManual": (context_windows, "context_handler"),
+    "WanContextWindowsManual": (context_windows, "context"),
     "CFGZeroStar": (zero_star, "sampler_post_cfg_function"),
     "CFGNorm": (cfg_norm, "sampler_post_cfg_function"),
     "RescaleCFG": (rescale_cfg, "sampler_cfg_function"),
@@ -171,13 +171,13 @@ DECLINED = {
 @pytest.mark.parametrize("name", DECLINED)
 def test_what_sees_or_changes_the_models_calls_is_declined(tiny, tmp_path: Path, name: str, order: str) -> None:
     put, said = DECLINED[name]
-    call = tiny.call.but(size=(5, 8, 8))
+    call = tiny.call.but(size=(5, 8, 8), steps=8)
     stock = call(put(tiny.model))
     assert not torch.equal(stock, call(tiny.model)), "it must matter for this to say anything"
     for _ in range(2):  # the second time there would be a donor
         result, report = run_beside(tiny, tmp_path, put, order, call)
         assert (report.decision.value, report.reason.code.value) == ("declined", "foreign_patch"), report.status()
-        assert said in report.status()
+        assert said.lower() in report.status().lower()
         assert torch.equal(result, stock)
 
 
