@@ -27,7 +27,8 @@ def shipped_files() -> list[Path]:
     for name, folders, files in os.walk(ROOT):
         folder = Path(name)
         here = PurePosixPath(folder.relative_to(ROOT).as_posix())
-        folders[:] = [f for f in folders if f not in (".git", "__pycache__", "node_modules") and not ignored(here / f)]
+        unseen = ("__pycache__", "node_modules")
+        folders[:] = [f for f in folders if not f.startswith(".") and f not in unseen and not ignored(here / f)]
         found += [folder / file for file in files if not file.startswith(".") and not ignored(here / file)]
     return sorted(found)
 
