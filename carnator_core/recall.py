@@ -24,6 +24,7 @@ log = logging.getLogger("carnator")
 EXACT_ROWS = 4096
 SPARE = 32  # how much longer the shortlist is than what is asked for
 BLOCK_ROWS = 1024
+NEAREST_TEXTS = 8
 
 
 @dataclass(frozen=True)
@@ -91,10 +92,14 @@ class TextIndex:
             found = [Candidate(same, 1.0), *(c for c in found if c.info.id != same_text)]
         return found[:count]
 
-    def nearest(self, embedding: torch.Tensor) -> Candidate | None:
-        """The entry of any key with the most similar text."""
+    def nearest(self, embedding: torch.Tensor, key: HardKey) -> Candidate | None:
+        """Of the entries of any key with the most similar texts the one whose key differs in the fewest fields.
+
+        In a graph with two samplers, each has entries with the very same text.
+        """
         rows = self._by_width.get(embedding.shape[0])
-        return next(iter(rows.search(embedding.numpy(), 1)), None) if rows else None
+        closest = rows.search(embedding.numpy(), NEAREST_TEXTS) if rows else []
+        return min(closest, key=lambda c: len(c.info.key.differs_in(key)), default=None)
 
 
 class _Rows:

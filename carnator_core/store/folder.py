@@ -53,7 +53,7 @@ class Recalled:
 
     Args:
         same_key: entries that may be reused, most similar text first.
-        nearest: the most similar text of another key; looked for only where there is none of the same key.
+        nearest: a similar text of a key that differs little; looked for only where there is none of the same key.
         trouble: what was wrong with an entry that was set aside since the last recall, or None.
     """
 
@@ -144,7 +144,7 @@ class Store:
             self._refresh()
             trouble, self._trouble = self._trouble, None
             same_key = self._index.of_key(key, embedding, count, same_text)
-            return Recalled(same_key, None if same_key else self._index.nearest(embedding), trouble)
+            return Recalled(same_key, None if same_key else self._index.nearest(embedding, key), trouble)
 
     def usage(self) -> list[Usage]:
         """Sizes and counts of all entries. Raises CatalogError."""

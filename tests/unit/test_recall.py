@@ -90,11 +90,11 @@ def test_an_entry_with_another_embedding_size_is_left_out() -> None:
     made = index((info("a"), unit(1, 4)), (info("b"), unit(1)))
     assert names(made.of_key(KEY, unit(1), 9, "")) == ["b"]
     assert names(made.of_key(KEY, unit(1, 4), 9, "")) == ["a"]
-    assert made.of_key(KEY, unit(1, 5), 9, "") == [] and made.nearest(unit(1, 5)) is None
+    assert made.of_key(KEY, unit(1, 5), 9, "") == [] and made.nearest(unit(1, 5), KEY) is None
 
 
 def test_an_empty_store_recalls_nothing() -> None:
-    assert TextIndex().of_key(KEY, unit(1), 4, "") == [] and TextIndex().nearest(unit(1)) is None
+    assert TextIndex().of_key(KEY, unit(1), 4, "") == [] and TextIndex().nearest(unit(1), KEY) is None
 
 
 def test_the_entry_of_the_same_text_comes_first_with_similarity_one() -> None:
@@ -109,7 +109,7 @@ def test_the_entry_of_the_same_text_comes_first_with_similarity_one() -> None:
 def test_the_nearest_entry_is_found_whatever_its_key(way: str) -> None:
     many = [(info(str(i), HardKey.of({"seed": str(i)})), unit(i)) for i in range(40)]
     made = index(*many, (info("near", OTHER), unit(77)))
-    nearest = made.nearest(unit(77))
+    nearest = made.nearest(unit(77), KEY)
     assert nearest.info.id == "near" and nearest.info.key.differs_in(KEY) == ["seed"]
 
 
@@ -124,3 +124,12 @@ def test_a_missing_faiss_is_told_once_and_numpy_goes_on(monkeypatch: pytest.Monk
     finally:
         recall._faiss.cache_clear()
     assert [r.levelname for r in caplog.records if "faiss-cpu" in r.message] == ["INFO"]
+
+
+def test_of_equal_texts_the_key_that_differs_least_is_nearest() -> None:
+    """A graph with two samplers leaves two entries of every prompt."""
+    here = HardKey.of({"seed": "1", "steps": "10", "input latent": "empty"})
+    stage = HardKey.of({"seed": "zeros", "steps": "9", "input latent": "x"})
+    again = HardKey.of({"seed": "2", "steps": "10", "input latent": "empty"})
+    made = index((info("a", stage), unit(1)), (info("b", again), unit(1)))
+    assert made.nearest(unit(1), here).info.id == "b"
