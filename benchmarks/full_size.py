@@ -24,7 +24,6 @@ from carnator_core.options import GateOptions, Options, ProbeOptions
 from scripts.testbed.console import Stop, say
 
 TEXT_TOKENS, TEXT_WIDTH = 512, 4096
-REGION_SHARES = (0.05, 0.15, 0.3, 0.6)
 GUIDANCE = 5.0
 OPEN_GATE = GateOptions(*[1e9] * 5)
 
@@ -47,7 +46,7 @@ MODELS = {
 }
 
 
-def measure(comfyui: Path, name: str, steps: int) -> dict[str, Any]:
+def measure(comfyui: Path, name: str, steps: int, regions: list[float]) -> dict[str, Any]:
     """Stock, a miss and hits of several region shares, in one process. Raises Stop if a miss is not stock."""
     sys.path.append(str(comfyui))
     model = MODELS[name]
@@ -55,10 +54,10 @@ def measure(comfyui: Path, name: str, steps: int) -> dict[str, Any]:
     device = patcher.load_device
     say(f"{model.name} on {torch.cuda.get_device_name() if device.type == 'cuda' else 'CPU'}, {steps} steps")
     with tempfile.TemporaryDirectory(prefix="full-size-") as folder:
-        return {"model": model.name, "steps": steps, "rows": _rows(patcher, model, steps, Path(folder))}
+        return {"model": model.name, "steps": steps, "rows": _rows(patcher, model, steps, regions, Path(folder))}
 
 
-def _rows(patcher: Any, model: Model, steps: int, folder: Path) -> list[dict[str, Any]]:
+def _rows(patcher: Any, model: Model, steps: int, regions: list[float], folder: Path) -> list[dict[str, Any]]:
     prompts = [_conditioning(seed) for seed in (1, 2, 3)]
     negative = _conditioning(9)
     # Loading, imports and warming up count for nobody.
@@ -72,7 +71,7 @@ def _rows(patcher: Any, model: Model, steps: int, folder: Path) -> list[dict[str
         {"what": "stock", "seconds": round(stock, 3), "speedup": 1.0},
         _row("miss", run, miss_seconds, stock),
     ]
-    for share in REGION_SHARES:
+    for share in regions:
         with _box_region(share):
             run, seconds, latent = _ours(patcher, model, steps, prompts[1], negative, folder)
         if run.report.decision.value != "hit" or not bool(torch.isfinite(latent).all()):

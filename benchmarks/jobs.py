@@ -37,7 +37,8 @@ def run_job(install: Install, options: Namespace) -> int:
     if options.what == "kernels":
         result, name = kernels.measure(), "kernels"
     elif options.what == "full_size":
-        result, name = full_size.measure(install.comfyui, options.model, options.steps), f"full_size_{options.model}"
+        result = full_size.measure(install.comfyui, options.model, options.steps, options.regions)
+        name = f"full_size_{options.model}"
     else:
         result, name = _run_stream(install, options, device), f"demo_{options.what}"
     out = options.out or RESULTS / f"{name}_{'gpu' if has_accelerator() else 'cpu'}.json"

@@ -34,6 +34,7 @@ def main() -> int:
     parser.add_argument("--servers", type=int, default=1, help="report: servers that share the clusters")
     parser.add_argument("--settings", type=Path, help="tune: JSON of name -> sampler widgets")
     parser.add_argument("--model", choices=("5b", "14b"), default="5b", help="full_size: which model")
+    parser.add_argument("--regions", type=float, nargs="+", default=[0.05, 0.15, 0.3, 0.6], help="full_size: shares")
     parser.add_argument("--commit", help="state this commit in the results (default: asks git)")
     add_arguments(parser)
     options = parser.parse_args()
