@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from .reasons import Decision
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -42,8 +44,9 @@ class ReportHandle:
 
     @property
     def entry_id(self) -> str:
-        """The stored request behind the last outcome: its own entry, else its donor; empty if there is none."""
+        """The stored request behind the last outcome: its own entry, after a hit its donor; empty if there is none."""
         if self.outcome is None:
             return ""
         report = self.outcome.report
-        return report["entry_id"] or (report["donor"] or {}).get("id", "")
+        reused = report["donor"] if report["decision"] == Decision.HIT.value else None
+        return report["entry_id"] or (reused or {}).get("id", "")

@@ -137,6 +137,7 @@ class Options:
         _require(version == OPTIONS_VERSION, f"options version {version} is not {OPTIONS_VERSION}")
         parts = {f.name: f.default_factory for f in dataclasses.fields(cls)}
         _require(set(data) <= set(parts), f"unknown option groups: {sorted(set(data) - set(parts))}")
+        _require(all(data.get(name, {}) is not None for name in set(parts) - {"gate"}), "an option group is empty")
         try:
             return cls(**{name: values if values is None else parts[name](**values) for name, values in data.items()})
         except TypeError as error:

@@ -39,6 +39,7 @@ class Code(str, Enum):
     OUT_OF_MEMORY = "out_of_memory"
     NO_STORE = "no_store"
     LEARNING = "learning"
+    NOT_SAMPLED = "not_sampled"
     DONOR_UNAVAILABLE = "donor_unavailable"
     DONOR_DIFFERS = "donor_differs"
     UNSUPPORTED_SCHEDULE = "unsupported_schedule"
@@ -65,14 +66,15 @@ _SENTENCES = {
     Code.TOO_FEW_STEPS: "too few steps to reuse anything ({steps} steps: {probe} probe, {refine} refine)",
     Code.PARTIAL_SCHEDULE: "the schedule covers only part of the denoising (sigma {first:.3f} to {last:.3f})",
     Code.UNEXPECTED_CALL: "the sampler called the model in an unexpected way ({detail})",
-    Code.LEARNING: "learning this model's scale: {known} of {needed} unrelated pairs of requests seen (a connected "
-    "Compatibility Gate sets thresholds by hand)",
+    Code.LEARNING: "learning this model: {known} of {needed} comparisons; run other prompts with other seeds, "
+    "variations of one prompt do not count (a connected Compatibility Gate sets thresholds by hand)",
     Code.DONOR_UNAVAILABLE: "the chosen donor cannot be used: {detail}",
     Code.UNSUPPORTED_SCHEDULE: "the noise level does not fall at every step (sigma {first:.3f} to {last:.3f})",
     Code.DONOR_DIFFERS: "the chosen donor differs in: {fields}",
     Code.NO_STORE: "the store cannot be used ({detail})",
     Code.ENTRY_GONE: "the stored entry was deleted meanwhile",
     Code.UNSUPPORTED_HOST: "this version of ComfyUI or something added to it cannot be used ({detail})",
+    Code.NOT_SAMPLED: "nothing was sampled",
     Code.OUT_OF_MEMORY: "out of memory during reuse; finished densely",
 }
 

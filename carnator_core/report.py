@@ -10,6 +10,7 @@ from typing import Any
 
 from .options import GateOptions
 from .reasons import Code, Decision, Reason
+from .scale import PAIRS_NEEDED
 from .signature import Discrepancies
 
 REPORT_VERSION = 1
@@ -36,6 +37,7 @@ class Report:
     dense_step_seconds: float | None = None
     entry_id: str | None = None
     store_note: str | None = None
+    learned_pairs: int | None = None  # of the eight that the model's scale needs; None where thresholds are set by hand
 
     def to_dict(self) -> dict[str, Any]:
         data = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
@@ -68,6 +70,9 @@ class Report:
     def status(self) -> str:
         """One line for the node and the log."""
         note = f" ({self.store_note})" if self.store_note else ""
+        learning = self.learned_pairs is not None and self.learned_pairs < PAIRS_NEEDED
+        if learning and self.reason.code is not Code.LEARNING:
+            note = f" (learning this model: {self.learned_pairs} of {PAIRS_NEEDED}){note}"
         if self.decision is not Decision.HIT:
             return f"{self.decision.value}: {self.reason.sentence}{note}"
         parts = ["hit"]
@@ -102,7 +107,8 @@ def summary(status: str, data: dict[str, Any]) -> str:
         lines.append(f"donor {data['donor']['id'][:8]}, text similarity {data['donor']['similarity']:.2f}")
     for family, found in (data["discrepancies"] or {}).items():
         if found is not None:
-            lines.append(f"{family} {found:.3g} of {data['thresholds'][family]:.3g} allowed")
+            limit = f"of {data['thresholds'][family]:.3g} allowed" if data["thresholds"] else "(no limit known yet)"
+            lines.append(f"{family} {found:.3g} {limit}")
     if data["region_history"]:
         lines.append("region " + ", ".join(f"{share:.0%} at step {step + 1}" for step, share in data["region_history"]))
     if data["steps"]:

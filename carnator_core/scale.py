@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import logging
+from collections import Counter
 from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING
@@ -32,8 +33,11 @@ PAIRS_NEEDED = 8
 MAX_PAIRS = 16
 NEWEST = 24  # entries looked at: a bound for stores of thousands
 SAME_TEXT = 0.9999  # cosine above which two texts are one
+PAIRS_PER_ENTRY = 4  # five entries give ten pairs, and one odd entry cannot be in most of them
+# Fields that make another composition. A later stage has no noise of its own; there it is the input latent.
+COMPOSITION_FIELDS = {"seed", "input latent"}
 # Requests that differ in these fields alone are requests to one model in one setting.
-FREE_FIELDS = {"seed", "negative prompt"}
+FREE_FIELDS = COMPOSITION_FIELDS | {"negative prompt"}
 
 
 @dataclass(frozen=True)
@@ -78,7 +82,9 @@ class Thresholds:
 
 
 def distance(a: EarlySignature, b: EarlySignature, patch: tuple[int, int, int]) -> Scale:
-    """Distances of two requests over all their tokens."""
+    """Distances of two requests over all their tokens. Raises EntryError if they have other families or shapes."""
+    if {n: t.shape for n, t in a.tensors().items()} != {n: t.shape for n, t in b.tensors().items()}:
+        raise EntryError("signatures have different families or shapes")
     difference = token_difference(a.state, b.state, patch)
     found = discrepancies(a, b, torch.ones_like(difference, dtype=torch.bool))
     return Scale(**found.as_dict(), region=float(difference.median()))
@@ -99,8 +105,9 @@ def unrelated_pairs(
 ) -> list[tuple[str, str]]:
     """Up to 16 pairs of ids of unrelated requests to the model and setting of ``key``.
 
-    Two requests are unrelated if their texts are too different for recall, or if seed and text both differ: another
-    seed is another composition. Which pairs are taken depends on the entries alone, not on their order.
+    Two requests are unrelated if their texts are too different for recall, or if seed (in a later stage the input
+    latent) and text both differ: another seed is another composition. Which pairs are taken depends on the entries
+    alone, not on their order, and no entry is in more than four.
 
     Args:
         texts: stored requests with their text embeddings [D].
@@ -109,11 +116,19 @@ def unrelated_pairs(
     newest = sorted(alike, key=lambda item: (-item[0].created, item[0].id))[:NEWEST]
     pairs = []
     for (a, a_text), (b, b_text) in itertools.combinations(sorted(newest, key=lambda item: item[0].id), 2):
+        if a_text.shape != b_text.shape:
+            continue
         similarity = float(a_text @ b_text)
-        other_seed = "seed" in a.key.differs_in(b.key)
-        if similarity < min_similarity or (other_seed and similarity < SAME_TEXT):
+        elsewhere = bool(COMPOSITION_FIELDS & set(a.key.differs_in(b.key)))
+        if similarity < min(min_similarity, SAME_TEXT) or (elsewhere and similarity < SAME_TEXT):
             pairs.append((a.id, b.id))
-    return sorted(pairs, key=digest)[:MAX_PAIRS]
+    used: Counter[str] = Counter()
+    taken = []
+    for pair in sorted(pairs, key=digest):
+        if len(taken) < MAX_PAIRS and all(used[entry] < PAIRS_PER_ENTRY for entry in pair):
+            used.update(pair)
+            taken.append(pair)
+    return taken
 
 
 def seen_distances(store: Store, key: HardKey, patch: tuple[int, int, int], min_similarity: float) -> list[Scale]:

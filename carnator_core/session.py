@@ -32,7 +32,7 @@ from .reasons import Code, Decision, Reason
 from .recall import Candidate
 from .report import Report
 from .request import Request
-from .scale import PAIRS_NEEDED, Thresholds, medians, seen_distances
+from .scale import PAIRS_NEEDED, Thresholds, medians, seen_distances, unrelated_pairs
 from .signature import EarlySignature, build_signature, compact
 from .store.entry import Entry, EntryInfo, Trajectory
 from .store.folder import Store
@@ -78,6 +78,9 @@ class Session:
         probe, report, request = self.options.probe, self.report, self.request
         failure = self._store.take_failure()
         report.store_note = failure and f"the run before was {failure}"
+        if self.options.gate is None:
+            known = len(unrelated_pairs(self._store.texts(), request.key, probe.min_text_similarity))
+            report.learned_pairs = min(known, PAIRS_NEEDED)
         if self.options.store.mode == "write":
             report.reason = Reason.of(Code.STORE_WRITE_ONLY)
             return []
@@ -231,7 +234,7 @@ class Session:
         refused: list[Verdict] = []
         for verdict in sorted(filter(None, map(self._judge, self._candidates)), key=lambda v: v.work):
             if learning:
-                refused.append(replace(verdict, refusal=learning))
+                refused.append(replace(verdict, refusal=learning, thresholds=None))
             elif verdict.refusal is None:
                 if self._accept(verdict, device):
                     return
@@ -243,9 +246,12 @@ class Session:
             self.report.reason = nearest.refusal
 
     def _learn_scale(self) -> Reason | None:
-        """Put the thresholds on this model's scale, or say how much of it is known yet."""
+        """Put the thresholds on this model's scale, or say why they are not known yet."""
         request, similarity = self.request, self.options.probe.min_text_similarity
-        found = seen_distances(self._store, request.key, request.shape.patch, similarity)
+        try:
+            found = seen_distances(self._store, request.key, request.shape.patch, similarity)
+        except OSError as error:  # the store went away in mid-run: no reason to lose the run
+            return Reason.of(Code.NO_STORE, detail=error.strerror or str(error))
         if len(found) < PAIRS_NEEDED:
             return Reason.of(Code.LEARNING, known=len(found), needed=PAIRS_NEEDED)
         self._limits = self._limits.times(medians(found))

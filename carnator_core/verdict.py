@@ -26,12 +26,13 @@ class Verdict:
         region: [T', h, w] bool, the evidence region at the end of the probe; rows: its flat indices [n].
         share: rows over all tokens.
         work: predicted work of the hit, relative to a dense run.
+        thresholds: what it was held against; None while they are not known.
         refusal: None if the candidate is accepted.
     """
 
     candidate: Candidate
     found: Discrepancies
-    thresholds: GateOptions
+    thresholds: GateOptions | None
     region: torch.Tensor
     rows: torch.Tensor
     share: float

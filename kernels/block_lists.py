@@ -32,6 +32,8 @@ class BlockLists:
         if mask.ndim != 3 or mask.dtype != torch.bool:
             raise ValueError(f"a block mask is [heads, query blocks, key blocks] bool, got {mask.dtype} {mask.shape}")
         heads, query_blocks, key_blocks = mask.shape
+        if 0 in mask.shape or block < 1:
+            raise ValueError(f"a block mask of {tuple(mask.shape)} with blocks of {block} describes nothing")
         rows = mask.reshape(-1, key_blocks)
         counts = rows.sum(-1, dtype=torch.int32)
         capacity = max(1, int(counts.max()) if counts.numel() else 1)
@@ -54,6 +56,10 @@ class BlockLists:
 
     def check(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
         """Raises ValueError if these lists do not describe attention of q [B, Lq, H·D] over k, v [B, Lk, H·D]."""
+        if self.block < 1 or self.heads < 1 or len({x.dtype for x in (q, k, v)}) != 1 or not q.is_floating_point():
+            raise ValueError(
+                f"cannot attend with {self.heads} heads, blocks of {self.block}, dtypes {q.dtype}, {k.dtype}"
+            )
         fits = q.ndim == 3 and k.shape == v.shape and q.shape[0] == k.shape[0] and q.shape[2] == k.shape[2]
         needed = [-(-x.shape[1] // self.block) for x in (q, k)] if fits else []
         if needed != [self.query_blocks, self.key_blocks] or q.shape[2] % self.heads:

@@ -24,7 +24,7 @@ def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, lists: BlockLists)
         [B, Lq, H·D] in q's dtype; rows without a kept block are zero.
     """
     lists.check(q, k, v)
-    out = torch.zeros_like(q)
+    out = torch.zeros(q.shape, dtype=q.dtype, device=q.device)  # contiguous, as every kernel gives it
     query, key, value = (split_heads(x, lists.heads) for x in (q, k, v))
     target = split_heads(out, lists.heads)
     inside = torch.arange(lists.block, device=q.device)

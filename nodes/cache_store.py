@@ -35,7 +35,7 @@ class CarnatorCacheStore(io.ComfyNode):
                     "mode",
                     options=list(STORE_MODES),
                     default=default.mode,
-                    tooltip="read+write: reuse and learn. read: reuse only. write: learn only, every run is dense.",
+                    tooltip="read+write: reuse and keep. read: reuse only. write: keep only, every run is dense.",
                 ),
             ],
             outputs=[StoreLink.Output("store", tooltip="For the Reuse Sampler.")],

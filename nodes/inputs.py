@@ -63,8 +63,8 @@ def reuse_inputs() -> list:
             default=default.guidance_interval,
             min=1,
             max=8,
-            tooltip="The negative branch runs every this many reuse steps; 1 = always. 2 saves a quarter of a reuse "
-            "step's work.",
+            tooltip="The negative branch runs every this many reuse steps (in early ones always); 1 = always. 2 saves "
+            "a quarter of a reuse step's work.",
         ),
         io.Float.Input(
             "refine_percent",

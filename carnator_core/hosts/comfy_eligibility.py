@@ -23,6 +23,9 @@ GUIDER_METHODS = (
     "__call__", "outer_predict_noise", "predict_noise", "inner_sample", "outer_sample", "sample", "inner_set_conds",
 )  # fmt: skip
 
+MODEL_METHODS = ("apply_model", "_apply_model", "process_timestep", "extra_conds")
+FORWARDS = ("forward", "forward_orig", "_forward", "unpatchify", "rope_encode")
+
 
 def supported_samplers() -> dict[Any, tuple[str, bool]]:
     """Sampler function -> (name, multistep).
@@ -122,10 +125,26 @@ def check_patches(options: dict[str, Any], patcher: Any, ours: Collection[Any] =
     return Reason.of(Code.FOREIGN_PATCH, detail=", ".join(map(str, found))) if found else None
 
 
-def check_loaded(patcher: Any, options: dict[str, Any], ours: Collection[Any]) -> Reason | None:
-    """What shows only at the first step: options that another pack's outer wrapper added, and replaced forwards."""
-    why = next(filter(None, map(changed_forward, patcher.model.diffusion_model.blocks)), None)
+def check_loaded(guider: Any, options: dict[str, Any], ours: Collection[Any]) -> Reason | None:
+    """What shows only at the first step: options that another pack's outer wrapper added, and replaced methods."""
+    patcher = guider.model_patcher
+    blocks = patcher.model.diffusion_model.blocks
+    why = _replaced_method(guider) or next(filter(None, map(changed_forward, blocks)), None)
     return Reason.of(Code.FOREIGN_PATCH, detail=why) if why else check_patches(options, patcher, ours)
+
+
+def _replaced_method(guider: Any) -> str | None:
+    """A method that was replaced on an object, or a hook on a module: what it does cannot be part of a key."""
+    model = guider.model_patcher.model
+    watched = [(guider, GUIDER_METHODS), (model, MODEL_METHODS)]
+    watched += [(module, FORWARDS) for module in model.diffusion_model.modules()]
+    for owner, names in watched:
+        replaced = sorted(set(names) & vars(owner).keys())
+        if replaced:
+            return f"{type(owner).__qualname__}.{replaced[0]} was replaced on the object"
+        if getattr(owner, "_forward_hooks", None) or getattr(owner, "_forward_pre_hooks", None):
+            return f"a hook on {type(owner).__qualname__}"
+    return None
 
 
 def _is_data(value: Any) -> bool:

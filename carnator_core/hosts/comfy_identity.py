@@ -63,7 +63,8 @@ def _held_by(value: Any) -> Any:
     if inspect.ismethod(value):
         return value.__self__
     if inspect.isfunction(value):
-        return [list(inspect.getclosurevars(value).nonlocals.items()), value.__defaults__, value.__kwdefaults__]
+        held = list(inspect.getclosurevars(value).nonlocals.items())
+        return [value.__code__.co_code.hex(), held, value.__defaults__, value.__kwdefaults__]
     slots = [name for c in type(value).__mro__ for name in getattr(c, "__slots__", ()) if not name.startswith("__")]
     return {**{n: getattr(value, n, None) for n in slots}, **getattr(value, "__dict__", {})}
 
@@ -78,9 +79,9 @@ def schedule_objects(patcher: Any) -> str:
     """Digest of replaced model objects (only schedules get this far): classes, numbers and tables."""
     described = {}
     for name, value in sorted(patcher.object_patches.items()):
-        numbers = {k: v for k, v in vars(value).items() if isinstance(v, (int, float, str))}
+        plain = describe({k: v for k, v in vars(value).items() if not k.startswith("_")})
         classes = [_qualified_name(c) for c in type(value).__mro__[:4]]
-        described[name] = [classes, numbers, sampled_digest_of(sorted(value.state_dict().items()))]
+        described[name] = [classes, plain, sampled_digest_of(sorted(value.state_dict().items()))]
     return digest(described)
 
 

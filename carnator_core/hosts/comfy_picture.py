@@ -34,8 +34,8 @@ def evidence_picture(model: Any, latent: torch.Tensor, heat: torch.Tensor) -> to
     strength = 0.75 * heat_mask(heat, latent)[:, None]
     frames = torch.lerp(grey.expand(-1, 3, -1, -1), torch.tensor(HEAT_COLOUR).view(1, 3, 1, 1), strength)
     picked = torch.linspace(0, frames.shape[0] - 1, min(MAX_FRAMES, frames.shape[0])).round().long()
-    scale = FRAME_HEIGHT / frames.shape[2]
-    large = F.interpolate(frames[picked], scale_factor=scale, mode="nearest")
+    width = max(1, round(frames.shape[3] * FRAME_HEIGHT / frames.shape[2]))
+    large = F.interpolate(frames[picked], size=(FRAME_HEIGHT, width), mode="nearest")
     strip = torch.cat(list(F.pad(large, (2, 2, 2, 2), value=1.0)), dim=2)
     return strip.movedim(0, -1)[None].clamp(0, 1)
 

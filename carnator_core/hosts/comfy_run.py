@@ -66,7 +66,8 @@ class ComfyRun:
 
     def __init__(self, options: Options, store_root: Path, progress: Callable[[str], None] = lambda text: None):
         self.options, self._store_root, self._progress = options, store_root, progress
-        self.report = Report(thresholds=options.gate)
+        nothing = Reason.of(Code.NOT_SAMPLED)
+        self.report = Report(decision=Decision.DECLINED, reason=nothing, thresholds=options.gate)
         self.session: Session | None = None
         self._plan: StepPlan | None = None
         self._step = -1
@@ -193,10 +194,15 @@ class ComfyRun:
             return self._evaluate_step(executor, args, kwargs)
 
     def _evaluate_step(self, executor: Any, args: tuple, kwargs: dict) -> torch.Tensor:
-        call = inspect.signature(executor.original).bind(*args, **kwargs).arguments
-        x, sigma = call["x"], float(call["timestep"].flatten()[0])
+        try:
+            call = inspect.signature(executor.original).bind(*args, **kwargs).arguments
+            x, sigma, options = call["x"], float(call["timestep"].flatten()[0]), call["model_options"]
+        except (TypeError, KeyError, AttributeError) as error:
+            self._stand_aside(Reason.of(Code.UNEXPECTED_CALL, detail=str(error)))
+            with self._clock.host():
+                return executor(*args, **kwargs)
         if self._step < 0 and not self._forward.idle:
-            late = eligibility.check_loaded(executor.class_obj.model_patcher, call["model_options"], self._ours)
+            late = eligibility.check_loaded(executor.class_obj, options, self._ours)
             if late:
                 self._stand_aside(late)
         self._plan, self._calls = self._next_plan(sigma), 0

@@ -63,7 +63,7 @@ def _parser() -> argparse.ArgumentParser:
     add("unpin", lambda store, options: _pin(store, options, False), "the reverse of pin", "id")
     add("delete", _delete, "delete one entry, pinned or not", "id")
     purge = add("purge", _purge, "delete all entries that were not used for some days; pinned ones stay")
-    purge.add_argument("--days", type=float, default=0.0, help="0 means all (default: %(default)g)")
+    purge.add_argument("--days", type=float, default=30.0, help="0 means all (default: %(default)g)")
     purge.add_argument("--yes", action="store_true", help="do not ask")
     return parser
 
@@ -155,6 +155,8 @@ def _delete(store: Store, options: argparse.Namespace) -> int:
 
 
 def _purge(store: Store, options: argparse.Namespace) -> int:
+    if not options.days >= 0:
+        raise Stop(f"--days must be 0 or more, got {options.days:g}.")
     age = options.days * 86400
     if not options.yes:
         would = store.purge(age, dry=True)
@@ -171,6 +173,8 @@ def _purge(store: Store, options: argparse.Namespace) -> int:
 
 def _usage(store: Store, entry_id: str) -> Usage:
     """Of the entry whose id begins so, if that is clear."""
+    if not entry_id:
+        raise Stop("an empty text is the beginning of every id; name one.")
     found = [usage for usage in store.usage() if usage.id.startswith(entry_id)]
     exact = [usage for usage in found if usage.id == entry_id]
     if len(exact or found) != 1:

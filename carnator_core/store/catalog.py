@@ -25,7 +25,7 @@ from ..identity import HardKey
 from .entry import EntryInfo
 
 CATALOG_SCHEMA = 1
-BUSY_SECONDS = 20
+BUSY_SECONDS = 2
 LOADED_AT_ONCE = 500
 FILES = ("catalog.sqlite", "catalog.sqlite-wal", "catalog.sqlite-shm")
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from .entry import PIN_FILE, SIGNATURE_FILE, TRAJECTORY_FILE, checked_id
+from .entry import PIN_FILE, SIGNATURE_FILE, TRAJECTORY_FILE, checked_id, is_id
 
 log = logging.getLogger("carnator")
 
@@ -44,8 +44,8 @@ class Disk:
         return self.entries.stat().st_mtime_ns
 
     def names(self) -> set[str]:
-        """Of everything that lies among the entries. Raises FileNotFoundError."""
-        return set(os.listdir(self.entries))
+        """Of what lies among the entries and may be one. Raises FileNotFoundError."""
+        return set(filter(is_id, os.listdir(self.entries)))
 
     def is_entry(self, name: str) -> bool:
         """Whether a folder holds a file of an entry, good or bad; what others put there is left alone."""

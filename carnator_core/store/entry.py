@@ -25,12 +25,18 @@ TRAJECTORY_FILE = "trajectory.safetensors"
 PIN_FILE = "pinned"
 PREVIEW_FILE = "preview.jpg"
 MAX_PREVIEW_BYTES = 64 << 10
+LATEST = 253402300799  # the end of the year 9999 in seconds since the epoch, which dates can still name
 _ID = re.compile(r"[0-9A-Za-z_-]{1,64}")
+
+
+def is_id(name: str) -> bool:
+    """Whether a name is plain enough to be that of an entry."""
+    return bool(_ID.fullmatch(name))
 
 
 def checked_id(entry_id: object) -> str:
     """The id itself if it is a plain name that cannot lead out of a folder. Raises EntryError."""
-    if not isinstance(entry_id, str) or not _ID.fullmatch(entry_id):
+    if not isinstance(entry_id, str) or not is_id(entry_id):
         raise EntryError(f"{entry_id!r} is not the name of an entry")
     return entry_id
 
@@ -154,14 +160,29 @@ def _info(entry_id: str, header: dict) -> EntryInfo:
     try:
         return EntryInfo(
             id=entry_id,
-            key=HardKey.of({str(k): str(v) for k, v in header["key"].items()}),
-            created=float(header["created"]),
-            seconds=float(header["seconds"]),
-            prompt=header.get("prompt"),
-            output=header.get("output"),
+            key=HardKey.of({_text(k): _text(v) for k, v in header["key"].items()}),
+            created=_seconds(header["created"]),
+            seconds=_seconds(header["seconds"]),
+            prompt=None if header.get("prompt") is None else _text(header["prompt"]),
+            output=None if header.get("output") is None else _text(header["output"]),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise EntryError(f"{SIGNATURE_FILE}: header is incomplete ({error})") from error
+
+
+def _text(value: object) -> str:
+    """Raises TypeError and ValueError for what no file or database could hold as text."""
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is no text")
+    value.encode()
+    return value
+
+
+def _seconds(value: object) -> float:
+    """Raises ValueError for what is no time or duration."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0.0 <= value <= LATEST:
+        raise ValueError(f"{value!r} is no number of seconds")
+    return float(value)
 
 
 def read_signature(folder: Path) -> tuple[EntryInfo, EarlySignature]:

@@ -130,7 +130,10 @@ class Store:
 
     def find(self, entry_id: str, embedding: torch.Tensor) -> Candidate | None:
         """One entry by name, of any key, with the similarity of its text to ``embedding`` [D]."""
-        return next((Candidate(i, float(t @ embedding)) for i, t in self.texts() if i.id == entry_id), None)
+        for info, text in self.texts():
+            if info.id == entry_id:
+                return Candidate(info, float(text @ embedding) if text.shape == embedding.shape else 0.0)
+        return None
 
     def recall(self, key: HardKey, embedding: torch.Tensor, count: int, same_text: str) -> Recalled:
         """The ``count`` entries of a key with the most similar texts, pending writes included.

@@ -47,11 +47,21 @@ def _run_series(server: ComfyServer, steps: int, out: Path) -> tuple[list[Row], 
         return rows, [evidence_picture(row, server) for row in rows], off_identical
 
 
+LEGEND = """
+representation, residual, dynamics, state: how far the request is from its donor, and the limit; * = above the limit
+region: part of the video that was computed; the rest is the donor's. Seconds are measured once each.
+right: attributes of the prompt that the scorer finds in the video, of six. The demo model's own mistakes count in both.
+"""
+
+
 def _print(rows: list[Row], result: dict[str, Any], sheet: Path, as_json: bool) -> None:
     identical = {True: "yes", False: "NO"}
     print(table(rows))
-    print()
-    print(f"Median speed-up of hits (sampling node): {result['median_hit_speedup'] or 'no hit'}")
+    print(LEGEND)
+    hits = sum(row.decision == "hit" for row in rows)
+    print(f"Median speed-up of {hits} hits (sampling node): {result['median_hit_speedup'] or 'no hit'}")
+    ours, stock = (sum(one.seconds for one in runs) for runs in zip(*((r.ours, r.stock) for r in rows), strict=True))
+    print(f"Whole session, misses included: {ours:.0f} s of sampling with Carnator, {stock:.0f} s without")
     print(f"Misses bit-identical to KSampler: {identical[result['miss_bit_identical']]}")
     print(f"Switched off bit-identical to KSampler: {identical[result['off_bit_identical']]}")
     print(f"Contact sheet: {sheet}; the videos lie beside it")

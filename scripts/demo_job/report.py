@@ -79,7 +79,7 @@ def _cells(row: Row) -> list[str]:
         "-" if share is None else f"{share:.0%}",
         f"{row.ours.seconds:.2f}",
         f"{row.stock.seconds:.2f}",
-        f"{row.speedup:.2f}×",
+        f"{row.speedup:.2f}×" if row.decision == "hit" else "-",  # two dense runs differ by chance alone
         f"{row.ours.total_seconds:.1f}",
         f"{row.stock.total_seconds:.1f}",
         _right(row.right),

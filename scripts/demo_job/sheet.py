@@ -65,7 +65,7 @@ def _caption(draw: ImageDraw.ImageDraw, top: int, row: Row) -> None:
     verdict = row.decision
     if row.decision == "hit":
         # "x", not the multiplication sign: Pillow's built-in font lacks it
-        verdict += f", {row.speedup:.1f}x faster, region {row.report['region_share'] or 0:.0%}"
+        verdict += f", {row.speedup:.1f}x as fast, region {row.report['region_share'] or 0:.0%}"
     draw.text((PAD, top + 20), verdict, DECISION_COLOURS[row.decision], _font(14))
     right, stock_right = (f"{sum(scores.values())}/{len(scores)}" for scores in (row.right, row.stock_right))
     right = f"attributes right: {right}, stock {stock_right}"

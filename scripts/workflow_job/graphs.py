@@ -19,11 +19,10 @@ NEGATIVE = (
 )
 
 HOW_TO = (
-    "**First run:** computed densely, bit-identical to KSampler, and kept.\n\n"
-    "**Then:** keep the seed, change a few words of the prompt and run again. {status} says what was reused and why."
-    "\n\n"
-    "A model that is new to Carnator is learned first: until eight pairs of unrelated requests are stored (five runs "
-    "with other seeds and other prompts do), every run is dense and the status says how far it is. {more}"
+    "**First teach it your model (5 runs):** queue five times, each with another seed *and* another prompt. These runs "
+    "are computed densely, bit-identical to KSampler, and kept; the status counts up to 8 of 8.\n\n"
+    "**From then on:** go back to one of these seeds, change a few words of its prompt and run again. {status} says "
+    "what was reused and why. A connected Compatibility Gate sets the thresholds by hand instead. {more}"
 )
 
 

@@ -90,14 +90,16 @@ class TinyHost:
         return [[text + amount * self.prompt(seed, text.shape[1])[0][0], {}]]
 
     @staticmethod
-    def options(store: str = "read+write", min_text_similarity: float = -1.0, gate: float = 1e3, **reuse: Any) -> Any:
+    def options(
+        store: str = "read+write", min_text_similarity: float = -1.0, gate: float | None = 1e3, **reuse: Any
+    ) -> Any:
         """Options under which the gate lets pass what is not a test of the gate."""
         from carnator_core.options import GateOptions, Options, ProbeOptions, ReuseOptions, StoreOptions
 
         return Options(
             StoreOptions(mode=store),
             ProbeOptions(min_text_similarity=min_text_similarity),
-            GateOptions(gate, gate, gate, gate, gate),
+            None if gate is None else GateOptions(gate, gate, gate, gate, gate),
             ReuseOptions(**reuse),
         )
 

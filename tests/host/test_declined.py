@@ -171,3 +171,24 @@ def test_an_object_that_cannot_be_read_is_declined(tiny, tmp_path: Path) -> None
     wrapper.itself.append(wrapper.itself)
     model = tiny.wrapped(tiny.model, "outer_sample", wrapper, key="other")
     assert declined(tiny, tmp_path, tiny.call, model) == "unsupported_host"
+
+
+def test_a_method_replaced_on_an_object_is_declined(tiny, tmp_path: Path) -> None:
+    """No list of patches shows it, and no key could hold what it does."""
+    model = tiny.model.model
+    diffusion = model.diffusion_model
+    for owner, name in ((model, "apply_model"), (diffusion, "forward_orig"), (diffusion.head, "forward")):
+        stock = getattr(owner, name)
+        setattr(owner, name, lambda *args, _stock=stock, **kwargs: _stock(*args, **kwargs))
+        try:
+            assert declined(tiny, tmp_path, tiny.call) == "foreign_patch"
+        finally:
+            delattr(owner, name)
+
+
+def test_a_hook_on_a_module_is_declined(tiny, tmp_path: Path) -> None:
+    handle = tiny.model.model.diffusion_model.blocks[0].register_forward_hook(lambda module, args, out: out * 1.01)
+    try:
+        assert declined(tiny, tmp_path, tiny.call) == "foreign_patch"
+    finally:
+        handle.remove()

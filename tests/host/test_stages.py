@@ -224,3 +224,12 @@ def test_another_first_stage_is_another_input_latent(tiny, reuse_stage) -> None:
     assert report.decision.value == "miss"
     _, report = reuse_stage(call, far, SPLIT, MANY)
     assert "input latent" in report.status()
+
+
+def test_both_stages_are_learned_without_a_gate(tiny, both) -> None:
+    """Five runs with other seeds and prompts, as the guide says; then a near wording."""
+    for number in range(5):
+        both(tiny.call.but(steps=STEPS, seed=number, positive=tiny.prompt(50 + number)), gate=None)
+    call = tiny.call.but(steps=STEPS, seed=0, positive=tiny.near(tiny.prompt(50), 0.001))
+    first, second, _ = both(call, gate=None)
+    assert "learning" not in first.status() and "learning" not in second.status(), (first.status(), second.status())

@@ -1,5 +1,6 @@
 """The scale of a model: which pairs count, what its medians do to thresholds, and learning in a session."""
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,9 +16,11 @@ from carnator_core.reasons import Code, Decision
 from carnator_core.scale import (
     MAX_PAIRS,
     PAIRS_NEEDED,
+    PAIRS_PER_ENTRY,
     REFERENCE,
     Scale,
     Thresholds,
+    distance,
     medians,
     seen_distances,
     unrelated_pairs,
@@ -25,7 +28,8 @@ from carnator_core.scale import (
 from carnator_core.session import Session
 from carnator_core.store.entry import EntryInfo
 from carnator_core.store.folder import Store
-from support.fake_host import FakeHost
+from carnator_core.store.tensor_file import EntryError
+from support.fake_host import FakeHost, a_donor
 
 
 def request(name: str, text: list[float], seed: str = "1", **fields: str) -> tuple[EntryInfo, torch.Tensor]:
@@ -60,7 +64,25 @@ def test_the_pairs_depend_on_the_entries_and_not_on_their_order(order: list[int]
     texts += [request(f"f{i}", FAR, seed=str(i)) for i in range(5)]
     pairs = unrelated_pairs([texts[i] for i in order], HERE, 0.5)
     assert pairs == unrelated_pairs(texts, HERE, 0.5)
-    assert len(pairs) == MAX_PAIRS and len(set(pairs)) == MAX_PAIRS
+    assert PAIRS_NEEDED <= len(pairs) <= MAX_PAIRS and len(set(pairs)) == len(pairs)
+
+
+def test_no_entry_is_in_most_pairs() -> None:
+    """One odd prompt among variations of another must not set the scale alone."""
+    texts = [request(f"e{i}", NEAR) for i in range(8)] + [request("odd", FAR)]
+    assert len(unrelated_pairs(texts, HERE, 0.5)) == PAIRS_PER_ENTRY < PAIRS_NEEDED
+
+
+def test_in_a_later_stage_another_input_latent_is_another_composition() -> None:
+    texts = [request(f"e{i}", [1.0, 0.05 * i], **{"input latent": str(i)}) for i in range(5)]
+    assert len(unrelated_pairs(texts, HERE, 0.5)) >= PAIRS_NEEDED
+
+
+def test_texts_of_other_encoders_and_volumes_of_other_shapes_are_left_out(tmp_path: Path) -> None:
+    assert unrelated_pairs([request("a", NEAR), request("b", [0.0, 1.0, 0.0])], HERE, 0.5) == []
+    one, other = a_donor("a", seed=1).signature, a_donor("b", seed=2, latent=(2, 2, 8, 8)).signature
+    with pytest.raises(EntryError, match="shapes"):
+        distance(one, other, (1, 2, 2))
 
 
 def test_on_the_reference_model_thresholds_stay_as_they_are() -> None:
@@ -107,7 +129,7 @@ def test_a_model_that_is_not_known_learns_first_and_runs_densely(tmp_path: Path)
     run(host, tmp_path, PROMPT)
     one, result = run(host, tmp_path, PROMPT * 1.01)
     assert one.report.decision is Decision.MISS and one.report.reason.code is Code.LEARNING
-    assert "0 of 8" in one.report.reason.sentence
+    assert "0 of 8" in one.report.reason.sentence and one.report.thresholds is None
     assert one.report.discrepancies is not None, "what was measured is shown while learning"
     assert torch.equal(result, host.dense(PROMPT * 1.01))
 
@@ -126,6 +148,26 @@ def test_after_enough_unrelated_pairs_the_gate_opens_on_the_models_own_scale(tmp
     expected = Thresholds(GateOptions(), 0.15).times(medians(found)).gate
     near_empty = min(expected.representation, expected.near_empty_representation)
     assert one.report.thresholds == replace(expected, representation=near_empty)
+
+
+def test_every_miss_tells_how_far_learning_is(tmp_path: Path) -> None:
+    for seed in range(3):
+        one, _ = run(FakeHost(seed=seed), tmp_path, unrelated(seed))
+    assert one.report.reason.code is Code.KEY_DIFFERS
+    assert "learning this model: 1 of 8" in one.report.status()
+
+
+def test_a_store_that_goes_away_in_mid_run_costs_only_the_reuse(tmp_path: Path) -> None:
+    host = FakeHost()
+    run(host, tmp_path, PROMPT)
+
+    def harm(session: Session, step: int) -> None:
+        if step == 1:
+            shutil.rmtree(tmp_path / "default" / "entries")
+            (tmp_path / "default" / "entries").write_text("no folder")
+
+    one, result = run(FakeHost(before_step=harm), tmp_path, PROMPT * 1.01)
+    assert one.report.decision is not Decision.HIT and torch.equal(result, host.dense(PROMPT * 1.01))
 
 
 def test_thresholds_set_by_hand_need_no_learning(tmp_path: Path) -> None:

@@ -373,3 +373,15 @@ def test_a_layout_that_lies_is_refused(tmp_path: Path, lie) -> None:
     path.write_bytes(len(text).to_bytes(8, "little") + text + data[end:])
     with pytest.raises(EntryError):
         read(tmp_path / "entry")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("created", float("nan")), ("created", float("inf")), ("seconds", -1.0), ("seconds", "1"), ("seconds", 10**30),
+     ("prompt", "\ud800"), ("prompt", {}), ("output", []), ("output", "\ud800")],
+)  # fmt: skip
+def test_header_values_that_no_catalog_could_hold_are_refused(field: str, value: object) -> None:
+    header = {"key": {"seed": "1"}, "created": 1.0, "seconds": 2.0, "prompt": None, "output": None}
+    assert entry._info("one", header).created == 1.0
+    with pytest.raises(EntryError, match="header"):
+        entry._info("one", {**header, field: value})
