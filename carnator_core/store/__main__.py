@@ -7,10 +7,15 @@ ComfyUI may run at the same time.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+
+for needed in ("torch", "safetensors", "sqlalchemy"):
+    if importlib.util.find_spec(needed) is None:
+        sys.exit(f"carnator store: this Python has no {needed}; start it with the Python that runs ComfyUI.")
 
 from ..options import StoreOptions
 from .archive import export_entry, import_entry
