@@ -74,7 +74,7 @@ _SENTENCES = {
     Code.NO_STORE: "the store cannot be used ({detail})",
     Code.ENTRY_GONE: "the stored entry was deleted meanwhile",
     Code.UNSUPPORTED_HOST: "this version of ComfyUI or something added to it cannot be used ({detail})",
-    Code.NOT_SAMPLED: "nothing was sampled",
+    Code.NOT_SAMPLED: "nothing was sampled in this run",
     Code.OUT_OF_MEMORY: "out of memory during reuse; finished densely",
 }
 

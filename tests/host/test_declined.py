@@ -181,14 +181,8 @@ def test_a_method_replaced_on_an_object_is_declined(tiny, tmp_path: Path) -> Non
         stock = getattr(owner, name)
         setattr(owner, name, lambda *args, _stock=stock, **kwargs: _stock(*args, **kwargs))
         try:
-            assert declined(tiny, tmp_path, tiny.call) == "foreign_patch"
+            result, run = tiny.reuse(tmp_path, tiny.call)
         finally:
             delattr(owner, name)
-
-
-def test_a_hook_on_a_module_is_declined(tiny, tmp_path: Path) -> None:
-    handle = tiny.model.model.diffusion_model.blocks[0].register_forward_hook(lambda module, args, out: out * 1.01)
-    try:
-        assert declined(tiny, tmp_path, tiny.call) == "foreign_patch"
-    finally:
-        handle.remove()
+        assert (run.report.decision.value, run.report.reason.code.value) == ("declined", "foreign_patch")
+        assert torch.equal(result, tiny.call(tiny.model))
