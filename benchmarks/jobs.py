@@ -20,11 +20,14 @@ from scripts.testbed.console import Stop, say
 from scripts.testbed.environment import ROOT
 from scripts.testbed.server import ComfyServer, has_accelerator
 
-from . import full_size, kernels, report, tune
+from . import comparison, controls, full_size, kernels, plot, report, separation, tune, variants
+from .arguments import COMPARISONS
 from .scoring import LatentScorer, make_scorer
-from .stream_run import StreamRunner, load_stream
+from .stream_run import StreamRequest, StreamRunner, load_stream
+from .summary import markdown
 
 RESULTS = ROOT / "benchmarks" / "results"
+QUICK_EDIT = "shape"  # nearly always a hit, and one that computes a region
 
 # The gate is open and every region is allowed, so that risk and cost of each threshold can be read off the records.
 TUNE_SETTINGS = {
@@ -34,17 +37,79 @@ TUNE_SETTINGS = {
 
 def run_job(install: Install, options: Namespace) -> int:
     device = torch.cuda.get_device_name() if has_accelerator() else "CPU"
+    if options.what in COMPARISONS:
+        return _run_comparison(install, options, device)
     if options.what == "kernels":
         result, name = kernels.measure(), "kernels"
     elif options.what == "full_size":
         result, name = full_size.measure(install.comfyui, options.model, options.steps), f"full_size_{options.model}"
     else:
         result, name = _run_stream(install, options, device), f"demo_{options.what}"
-    out = options.out or RESULTS / f"{name}_{'gpu' if has_accelerator() else 'cpu'}.json"
-    out.parent.mkdir(parents=True, exist_ok=True)
+    out = _result_file(options, name)
     out.write_text(json.dumps({**_provenance(options, device), **result}, indent=1) + "\n", encoding="utf-8")
     say(f"\nwritten: {out}")
     return 0
+
+
+def _result_file(options: Namespace, name: str) -> Path:
+    out = options.out or RESULTS / f"{name}_{'gpu' if has_accelerator() else 'cpu'}.json"
+    out.parent.mkdir(parents=True, exist_ok=True)
+    return out
+
+
+def _run_comparison(install: Install, options: Namespace, device: str) -> int:
+    """Ablation or controls. What is known is written after every request, so that nothing is lost at the end."""
+    requests = load_stream(options.stream, options.clusters, options.skip)
+    methods = list(variants.ABLATION if options.what == "ablation" else controls.make_controls())
+    name = f"demo_{options.what}" + ("_tune" if options.stream == "tune" else "")
+    if options.sampler != "euler":
+        name += f"_{options.sampler}"
+    if options.quick:
+        quick = variants.QUICK if options.what == "ablation" else controls.QUICK
+        requests, methods, name = _quick(requests), [m for m in methods if m.name in quick], f"{name}_quick"
+    scorer = make_scorer(options.scoring, install.comfyui, ROOT)
+    out = _result_file(options, name)
+    head = _provenance(options, device) | {
+        name: getattr(options, name) for name in ("stream", "sampler", "steps", "scoring")
+    }
+    head["threads"] = torch.get_num_threads()
+    if options.what == "controls":
+        head["tuning"] = controls.TUNING
+    install.scratch.mkdir(exist_ok=True)
+    say(f"{len(requests)} requests of the stream {options.stream}, {len(methods)} {options.what} each, on {device}")
+    result: dict[str, Any] = {}
+    with ExitStack() as stack:
+        runner = _start(install, stack, options.steps, options.sampler)
+        runner.warm_up(requests[0])
+        for records in comparison.measure(runner, requests, methods, scorer, options.seconds):
+            result = comparison.summarise(records)
+            _write_comparison(out, head | result, records)
+    if not result:
+        raise Stop("no request was run: give it more --seconds.")
+    for title, rows in (("all requests", "rows"), ("the requests that the default accepts", "rows_on_default_hits")):
+        print(f"\n{options.what}, {title}\n\n{markdown(result[rows])}")
+    if "separation" in result:
+        print(f"\nAUC, gate off, unsafe against safe hits (90 %)\n\n{markdown(separation.table(result['separation']))}")
+    say(f"\nwritten: {out}")
+    plot.write_plot(result["rows"], f"{options.what}, {device}, {options.sampler}", out.with_suffix(".png"))
+    if options.json:
+        print(json.dumps({name: result[name] for name in ("rows", "signature_auc", "text_auc")}))
+    return 0
+
+
+def _quick(requests: list[StreamRequest]) -> list[StreamRequest]:
+    """The first edit of the kind that is surest to hit, behind its base."""
+    edit = next(r for r in requests if r.kind == QUICK_EDIT)
+    return [next(r for r in requests if r.id == edit.base), edit]
+
+
+def _write_comparison(path: Path, result: dict[str, Any], records: list[dict[str, Any]]) -> None:
+    """JSON with one line per record, in one go: a reader never finds half a file."""
+    lines = ",\n  ".join(json.dumps(record, separators=(",", ":")) for record in records)
+    text = json.dumps({**result, "records": []}, indent=1)
+    staged = path.with_suffix(".part")
+    staged.write_text(f"{text.removesuffix('[]' + chr(10) + '}')}[\n  {lines}\n ]\n}}\n", encoding="utf-8")
+    staged.replace(path)
 
 
 def _run_stream(install: Install, options: Namespace, device: str) -> dict[str, Any]:
@@ -55,8 +120,7 @@ def _run_stream(install: Install, options: Namespace, device: str) -> dict[str, 
     with ExitStack() as stack:
         with ThreadPoolExecutor(options.servers) as pool:
             runners = list(pool.map(lambda _: _start(install, stack, options.steps), range(options.servers)))
-            # Loading the model counts for nobody.
-            list(pool.map(lambda runner: runner.stock(requests[0]), runners))
+            list(pool.map(lambda runner: runner.warm_up(requests[0]), runners))
         if options.what == "tune":
             result = _tune(options, runners[0], requests, scorer)
         else:
@@ -64,10 +128,10 @@ def _run_stream(install: Install, options: Namespace, device: str) -> dict[str, 
     return {"steps": options.steps, "scoring": options.scoring, "threads": torch.get_num_threads(), **result}
 
 
-def _start(install: Install, stack: ExitStack, steps: int) -> StreamRunner:
+def _start(install: Install, stack: ExitStack, steps: int, sampler: str = "euler") -> StreamRunner:
     base = stack.enter_context(tempfile.TemporaryDirectory(dir=install.scratch, prefix="bench-"))
     server = stack.enter_context(ComfyServer(install, Path(base), cpu=not has_accelerator()))
-    return StreamRunner(server, steps)
+    return StreamRunner(server, steps, sampler)
 
 
 def _tune(options: Namespace, runner: StreamRunner, requests: list, scorer: LatentScorer) -> dict:
