@@ -20,9 +20,7 @@ def parse(description: str, arguments: list[str] | None = None) -> argparse.Name
     parser.add_argument("--scoring", choices=("vae", "codec"), default="vae", help="what decodes videos for the scorer")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--out", type=Path, help="JSON file (default: benchmarks/results/demo_WHAT_DEVICE.json)")
-    parser.add_argument(
-        "--seconds", type=float, help="start no further cluster (report) or request (ablation, controls) after this time"
-    )
+    parser.add_argument("--seconds", type=float, help="after this time start no further cluster (report) or request")
     parser.add_argument("--servers", type=int, default=1, help="report: servers that share the clusters")
     parser.add_argument("--settings", type=Path, help="tune: JSON of name -> sampler widgets")
     parser.add_argument("--model", choices=("5b", "14b"), default="5b", help="full_size: which model")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -179,3 +180,10 @@ def summarise(records: list[dict[str, Any]]) -> dict[str, Any]:
             "matching_text_similarity": matching_similarity(similarities, len(accepted)),
         }
     return result
+
+
+def to_json(result: dict[str, Any], records: list[dict[str, Any]]) -> str:
+    """One JSON object with the records last, one to a line."""
+    head = json.dumps(result, indent=1).removesuffix("\n}")
+    lines = ",\n  ".join(json.dumps(record, separators=(",", ":")) for record in records)
+    return f'{head},\n "records": [\n  {lines}\n ]\n}}\n'

@@ -16,10 +16,11 @@ from carnator_core.identity import pooled_text
 from demo.grammar import prompt, random_scene
 from demo.words import encode
 
+from . import own_input
 from .stream_run import Outcome, StreamRequest, StreamRunner
 from .variants import DEFAULT, OPEN_GATE, TEXT_SIMILARITY, Ours
 
-EASY_CACHE = "easy_cache"
+OWN_INPUT, EASY_CACHE = "own_input", "easy_cache"
 DONOR_LATENT = "donor_latent"
 
 
@@ -38,7 +39,10 @@ class FewerSteps:
 
 @dataclass(frozen=True)
 class EasyCache:
-    """The stock sampler behind the EasyCache node of ComfyUI's core: skips steps while the output changes little."""
+    """The stock sampler behind the EasyCache node of ComfyUI's core: skips steps while the output changes little.
+
+    Before it stands ``own_input``, without which it spoils the sampling of float32 models.
+    """
 
     name: str
     reuse_threshold: float
@@ -49,12 +53,13 @@ class EasyCache:
         graph = runner.stock_graph(request)
         sampler = graph[runner.graphs.sampler]["inputs"]
         inputs = {
-            "model": sampler["model"],
+            "model": [OWN_INPUT, 0],
             "reuse_threshold": self.reuse_threshold,
             "start_percent": self.start_percent,
             "end_percent": self.end_percent,
             "verbose": False,
         }
+        graph[OWN_INPUT] = {"class_type": own_input.NODE, "inputs": {"model": sampler["model"]}}
         graph[EASY_CACHE] = {"class_type": "EasyCache", "inputs": inputs}
         sampler["model"] = [EASY_CACHE, 0]
         return runner.run(graph)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -20,11 +21,11 @@ from scripts.testbed.console import Stop, say
 from scripts.testbed.environment import ROOT
 from scripts.testbed.server import ComfyServer, has_accelerator
 
-from . import comparison, controls, full_size, kernels, plot, report, separation, tune, variants
+from . import comparison, controls, full_size, kernels, own_input, plot, report, tune, variants
 from .arguments import COMPARISONS
 from .scoring import LatentScorer, make_scorer
 from .stream_run import StreamRequest, StreamRunner, load_stream
-from .summary import markdown
+from .summary import auc_cells, markdown
 
 RESULTS = ROOT / "benchmarks" / "results"
 QUICK_EDIT = "shape"  # nearly always a hit, and one that computes a region
@@ -79,17 +80,19 @@ def _run_comparison(install: Install, options: Namespace, device: str) -> int:
     say(f"{len(requests)} requests of the stream {options.stream}, {len(methods)} {options.what} each, on {device}")
     result: dict[str, Any] = {}
     with ExitStack() as stack:
-        runner = _start(install, stack, options.steps, options.sampler)
+        runner = _start(install, stack, options.steps, options.sampler, (Path(own_input.__file__),))
         runner.warm_up(requests[0])
         for records in comparison.measure(runner, requests, methods, scorer, options.seconds):
             result = comparison.summarise(records)
-            _write_comparison(out, head | result, records)
+            staged = out.with_suffix(".part")
+            staged.write_text(comparison.to_json(head | result, records), encoding="utf-8")
+            staged.replace(out)
     if not result:
         raise Stop("no request was run: give it more --seconds.")
     for title, rows in (("all requests", "rows"), ("the requests that the default accepts", "rows_on_default_hits")):
         print(f"\n{options.what}, {title}\n\n{markdown(result[rows])}")
     if "separation" in result:
-        print(f"\nAUC, gate off, unsafe against safe hits (90 %)\n\n{markdown(separation.table(result['separation']))}")
+        print(f"\nAUC, gate off, unsafe against safe hits (90 %)\n\n{markdown(auc_cells(result['separation']))}")
     say(f"\nwritten: {out}")
     plot.write_plot(result["rows"], f"{options.what}, {device}, {options.sampler}", out.with_suffix(".png"))
     if options.json:
@@ -101,15 +104,6 @@ def _quick(requests: list[StreamRequest]) -> list[StreamRequest]:
     """The first edit of the kind that is surest to hit, behind its base."""
     edit = next(r for r in requests if r.kind == QUICK_EDIT)
     return [next(r for r in requests if r.id == edit.base), edit]
-
-
-def _write_comparison(path: Path, result: dict[str, Any], records: list[dict[str, Any]]) -> None:
-    """JSON with one line per record, in one go: a reader never finds half a file."""
-    lines = ",\n  ".join(json.dumps(record, separators=(",", ":")) for record in records)
-    text = json.dumps({**result, "records": []}, indent=1)
-    staged = path.with_suffix(".part")
-    staged.write_text(f"{text.removesuffix('[]' + chr(10) + '}')}[\n  {lines}\n ]\n}}\n", encoding="utf-8")
-    staged.replace(path)
 
 
 def _run_stream(install: Install, options: Namespace, device: str) -> dict[str, Any]:
@@ -128,9 +122,14 @@ def _run_stream(install: Install, options: Namespace, device: str) -> dict[str, 
     return {"steps": options.steps, "scoring": options.scoring, "threads": torch.get_num_threads(), **result}
 
 
-def _start(install: Install, stack: ExitStack, steps: int, sampler: str = "euler") -> StreamRunner:
-    base = stack.enter_context(tempfile.TemporaryDirectory(dir=install.scratch, prefix="bench-"))
-    server = stack.enter_context(ComfyServer(install, Path(base), cpu=not has_accelerator()))
+def _start(
+    install: Install, stack: ExitStack, steps: int, sampler: str = "euler", own_nodes: tuple[Path, ...] = ()
+) -> StreamRunner:
+    base = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=install.scratch, prefix="bench-")))
+    (base / "custom_nodes").mkdir()
+    for file in own_nodes:
+        shutil.copy(file, base / "custom_nodes")
+    server = stack.enter_context(ComfyServer(install, base, cpu=not has_accelerator()))
     return StreamRunner(server, steps, sampler)
 
 

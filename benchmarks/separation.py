@@ -84,15 +84,6 @@ def separation(records: Sequence[Record]) -> list[dict[str, Any]]:
     return rows
 
 
-def table(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rows of ``separation`` with each AUC as text, for a table."""
-
-    def cell(value: Any) -> Any:
-        return f"{value['auc']:.2f} ({value['low']:.2f}–{value['high']:.2f})" if isinstance(value, dict) else value
-
-    return [{name: cell(value) for name, value in row.items()} for row in rows]
-
-
 def overall(rows: list[dict[str, Any]], score: str) -> float | None:
     """AUC of one score over all hits."""
     found = rows[0][score]

@@ -67,3 +67,12 @@ def markdown(rows: list[dict[str, Any]]) -> str:
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     lines += ["| " + " | ".join(cell(r[name]) for name in head) + " |" for r in rows]
     return "\n".join(lines)
+
+
+def auc_cells(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows of ``separation.separation`` with each AUC and its interval as text, for ``markdown``."""
+
+    def cell(value: Any) -> Any:
+        return f"{value['auc']:.2f} ({value['low']:.2f}–{value['high']:.2f})" if isinstance(value, dict) else value
+
+    return [{name: cell(value) for name, value in row.items()} for row in rows]
