@@ -16,7 +16,7 @@ from .scoring import LatentScorer
 from .separation import GATE_SCORE, TEXT, matching_similarity, overall, separation
 from .stream_run import Outcome, StreamRequest, StreamRunner
 from .summary import Record, is_unsafe, lost, right_share, share
-from .variants import DEFAULT, GATE_OFF
+from .variants import ANY_DONOR, DEFAULT
 
 STOCK = "stock"
 
@@ -170,9 +170,9 @@ def summarise(records: list[dict[str, Any]]) -> dict[str, Any]:
         "signature_auc": None,
         "text_auc": None,
     }
-    if GATE_OFF in runs:
-        found = separation(runs[GATE_OFF])
-        similarities = [r["similarity"] if r["decision"] == "hit" else None for r in runs[GATE_OFF]]
+    if ANY_DONOR in runs:
+        found = separation(runs[ANY_DONOR])
+        similarities = [r["similarity"] if r["decision"] == "hit" else None for r in runs[ANY_DONOR]]
         result |= {
             "separation": found,
             "signature_auc": overall(found, GATE_SCORE),

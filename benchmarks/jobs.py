@@ -25,7 +25,7 @@ from . import comparison, controls, full_size, kernels, own_input, plot, report,
 from .arguments import COMPARISONS
 from .scoring import LatentScorer, make_scorer
 from .stream_run import StreamRequest, StreamRunner, load_stream
-from .summary import auc_cells, markdown
+from .summary import comparison_tables
 
 RESULTS = ROOT / "benchmarks" / "results"
 QUICK_EDIT = "shape"  # nearly always a hit, and one that computes a region
@@ -60,24 +60,13 @@ def _result_file(options: Namespace, name: str) -> Path:
 
 def _run_comparison(install: Install, options: Namespace, device: str) -> int:
     """Ablation or controls. What is known is written after every request, so that nothing is lost at the end."""
-    requests = load_stream(options.stream, options.clusters, options.skip)
-    methods = list(variants.ABLATION if options.what == "ablation" else controls.make_controls())
-    name = f"demo_{options.what}" + ("_tune" if options.stream == "tune" else "")
-    if options.sampler != "euler":
-        name += f"_{options.sampler}"
-    if options.quick:
-        quick = variants.QUICK if options.what == "ablation" else controls.QUICK
-        requests, methods, name = _quick(requests), [m for m in methods if m.name in quick], f"{name}_quick"
+    requests, methods = _planned(options)
     scorer = make_scorer(options.scoring, install.comfyui, ROOT)
-    out = _result_file(options, name)
-    head = _provenance(options, device) | {
-        name: getattr(options, name) for name in ("stream", "sampler", "steps", "scoring")
-    }
-    head["threads"] = torch.get_num_threads()
-    if options.what == "controls":
-        head["tuning"] = controls.TUNING
+    out = _result_file(options, _comparison_name(options))
+    asked = {name: getattr(options, name) for name in ("stream", "sampler", "steps", "scoring")}
+    head = {**_provenance(options, device), **asked, "threads": torch.get_num_threads(), "tuning": controls.TUNING}
     install.scratch.mkdir(exist_ok=True)
-    say(f"{len(requests)} requests of the stream {options.stream}, {len(methods)} {options.what} each, on {device}")
+    say(f"{len(requests)} requests of the stream {options.stream}, {len(methods)} variants of each, on {device}")
     result: dict[str, Any] = {}
     with ExitStack() as stack:
         runner = _start(install, stack, options.steps, options.sampler, (Path(own_input.__file__),))
@@ -89,10 +78,7 @@ def _run_comparison(install: Install, options: Namespace, device: str) -> int:
             staged.replace(out)
     if not result:
         raise Stop("no request was run: give it more --seconds.")
-    for title, rows in (("all requests", "rows"), ("the requests that the default accepts", "rows_on_default_hits")):
-        print(f"\n{options.what}, {title}\n\n{markdown(result[rows])}")
-    if "separation" in result:
-        print(f"\nAUC, gate off, unsafe against safe hits (90 %)\n\n{markdown(auc_cells(result['separation']))}")
+    print("\n" + comparison_tables(result))
     say(f"\nwritten: {out}")
     plot.write_plot(result["rows"], f"{options.what}, {device}, {options.sampler}", out.with_suffix(".png"))
     if options.json:
@@ -100,10 +86,27 @@ def _run_comparison(install: Install, options: Namespace, device: str) -> int:
     return 0
 
 
-def _quick(requests: list[StreamRequest]) -> list[StreamRequest]:
-    """The first edit of the kind that is surest to hit, behind its base."""
-    edit = next(r for r in requests if r.kind == QUICK_EDIT)
-    return [next(r for r in requests if r.id == edit.base), edit]
+def _planned(options: Namespace) -> tuple[list[StreamRequest], list[comparison.Method]]:
+    """Requests and methods of a comparison; the quick one has one edit behind its base and five methods."""
+    requests = load_stream(options.stream, options.clusters, options.skip)
+    ours = options.what == "ablation"
+    methods = list(variants.ABLATION if ours else controls.make_controls())
+    if options.quick:
+        edit = next((r for r in requests if r.kind == QUICK_EDIT), None)
+        if edit is None:
+            raise Stop(f"there is no edit of the {QUICK_EDIT} in these clusters.")
+        requests = [r for r in requests if r.id in (edit.base, edit.id)]
+        methods = [m for m in methods if m.name in (variants.QUICK if ours else controls.QUICK)]
+    return requests, methods
+
+
+def _comparison_name(options: Namespace) -> str:
+    """Only a whole run of euler on the stream *report* has the plain name, which the tables of the docs read."""
+    parts = ["demo", options.what]
+    parts += [options.sampler] if options.sampler != "euler" else []
+    parts += [options.stream] if options.stream != "report" else []
+    parts += ["quick"] if options.quick else []
+    return "_".join(parts)
 
 
 def _run_stream(install: Install, options: Namespace, device: str) -> dict[str, Any]:

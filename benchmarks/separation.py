@@ -1,4 +1,4 @@
-"""How well a score tells safe reuse from unsafe reuse, known from runs in which the gate was off."""
+"""How well a score tells safe reuse from unsafe reuse, known from runs in which the gate refused nobody."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def separation(records: Sequence[Record]) -> list[dict[str, Any]]:
     """AUC of every score over all hits and within each kind of edit: one row per group.
 
     Args:
-        records: of runs with the gate off; only hits count. A value is None where it does not exist.
+        records: of runs in which the gate refused nobody; only hits count. A value is None where it does not exist.
     """
     hits = [r for r in records if r["decision"] == "hit"]
     groups = {"all": hits, "local edits": [r for r in hits if r["kind"] in LOCAL_KINDS]}
@@ -94,7 +94,7 @@ def matching_similarity(similarities: Sequence[float | None], accepted: int) -> 
     """The text similarity that exactly ``accepted`` requests reach, or as near to it as ties allow.
 
     Args:
-        similarities: per request, that of its donor with the gate off, None where it found none.
+        similarities: per request, that of its donor where the gate refuses nobody, None where it found none.
     Returns:
         Half-way between the last accepted and the first refused one; None if nothing can be accepted.
     """

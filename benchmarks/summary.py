@@ -9,6 +9,10 @@ from typing import Any
 
 Record = dict[str, Any]
 
+SEPARATION = """How well early states tell safe from unsafe reuse: AUC of each discrepancy, of the gate's score (the
+largest discrepancy over its threshold) and of the text's cosine, with a 90 % bootstrap interval, over the hits with
+gate and region limit off. Within one kind of edit, local against global edits no longer help:"""
+
 LOCAL_KINDS = ("shape", "colour", "size", "motion")
 
 
@@ -67,6 +71,15 @@ def markdown(rows: list[dict[str, Any]]) -> str:
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     lines += ["| " + " | ".join(cell(r[name]) for name in head) + " |" for r in rows]
     return "\n".join(lines)
+
+
+def comparison_tables(result: dict[str, Any]) -> str:
+    """What ``comparison.summarise`` found, as Markdown."""
+    parts = ["Every request:", markdown(result["rows"])]
+    parts += ["On the requests that the default settings accept:", markdown(result["rows_on_default_hits"])]
+    if "separation" in result:
+        parts += [SEPARATION, markdown(auc_cells(result["separation"]))]
+    return "\n\n".join(parts) + "\n"
 
 
 def auc_cells(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from .arguments import COMPARISONS
-from .summary import auc_cells, markdown
+from .summary import comparison_tables, markdown
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -36,10 +36,6 @@ its own store; misses are checked to be KSampler's latent. *dit*: seconds of the
 the VAE; *hit*: median over hits, *all*: sums over all requests. *attributes_kept*: of the attributes that KSampler
 shows for the hits' prompts, the share that the variant shows; *stock_attributes*: what KSampler shows of the prompts';
 *unsafe_rate*: hits that lost one. Methods without donors act on every request, so that all of theirs are hits."""
-
-SEPARATION = """How well early states tell safe from unsafe reuse: AUC of each discrepancy, of the gate's score (the
-largest discrepancy over its threshold) and of the text's cosine, over the hits with the gate off, with a 90 % bootstrap
-interval. Within one kind of edit, local against global edits no longer help."""
 
 SUMMARY_NAMES = {
     "requests": "requests",
@@ -75,19 +71,12 @@ def comparisons() -> list[str]:
 
 
 def comparison(what: str, result: dict[str, Any]) -> str:
-    parts = [
-        f"## {what.capitalize()}, {result['sampler']}, {result['device']}\n\n`{result['command']}`, commit "
-        f"{result['commit'][:9]}, {result['date']}. {COMPARED}",
-        markdown(result["rows"]),
-        "The same on the requests that the default settings accept:",
-        markdown(result["rows_on_default_hits"]),
-    ]
-    if "separation" in result:
-        parts += [SEPARATION, markdown(auc_cells(result["separation"]))]
-    if "tuning" in result:
-        lines = [f"* {name}: {why}" for name, why in result["tuning"].items()]
-        parts.append("\n".join(["Values chosen on *tune*:", "", *lines]))
-    return "\n\n".join(parts) + "\n"
+    origin = f"`{result['command']}`, commit {result['commit'][:9]}, {result['device']}, {result['date']}"
+    chosen = "\n".join(f"* {name}: {why}" for name, why in result["tuning"].items())
+    return (
+        f"## {what.capitalize()}, {result['sampler']}, {result['device']}\n\n{origin}. {COMPARED}\n\n"
+        f"{comparison_tables(result)}\nValues chosen on *tune*:\n\n{chosen}\n"
+    )
 
 
 def demo_world() -> str:
