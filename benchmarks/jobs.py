@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -20,11 +21,14 @@ from scripts.testbed.console import Stop, say
 from scripts.testbed.environment import ROOT
 from scripts.testbed.server import ComfyServer, has_accelerator
 
-from . import full_size, kernels, report, tune
+from . import comparison, controls, full_size, kernels, own_input, plot, report, tune, variants
+from .arguments import COMPARISONS
 from .scoring import LatentScorer, make_scorer
-from .stream_run import StreamRunner, load_stream
+from .stream_run import StreamRequest, StreamRunner, load_stream
+from .summary import comparison_tables
 
 RESULTS = ROOT / "benchmarks" / "results"
+QUICK_EDIT = "shape"  # nearly always a hit, and one that computes a region
 
 # The gate is open and every region is allowed, so that risk and cost of each threshold can be read off the records.
 TUNE_SETTINGS = {
@@ -34,6 +38,8 @@ TUNE_SETTINGS = {
 
 def run_job(install: Install, options: Namespace) -> int:
     device = torch.cuda.get_device_name() if has_accelerator() else "CPU"
+    if options.what in COMPARISONS:
+        return _run_comparison(install, options, device)
     if options.what == "kernels":
         result, name = kernels.measure(), "kernels"
     elif options.what == "full_size":
@@ -41,11 +47,67 @@ def run_job(install: Install, options: Namespace) -> int:
         name = f"full_size_{options.model}"
     else:
         result, name = _run_stream(install, options, device), f"demo_{options.what}"
-    out = options.out or RESULTS / f"{name}_{'gpu' if has_accelerator() else 'cpu'}.json"
-    out.parent.mkdir(parents=True, exist_ok=True)
+    out = _result_file(options, name)
     out.write_text(json.dumps({**_provenance(options, device), **result}, indent=1) + "\n", encoding="utf-8")
     say(f"\nwritten: {out}")
     return 0
+
+
+def _result_file(options: Namespace, name: str) -> Path:
+    out = options.out or RESULTS / f"{name}_{'gpu' if has_accelerator() else 'cpu'}.json"
+    out.parent.mkdir(parents=True, exist_ok=True)
+    return out
+
+
+def _run_comparison(install: Install, options: Namespace, device: str) -> int:
+    """Ablation or controls. What is known is written after every request, so that nothing is lost at the end."""
+    requests, methods = _planned(options)
+    scorer = make_scorer(options.scoring, install.comfyui, ROOT)
+    out = _result_file(options, _comparison_name(options))
+    asked = {name: getattr(options, name) for name in ("stream", "sampler", "steps", "scoring")}
+    head = {**_provenance(options, device), **asked, "threads": torch.get_num_threads(), "tuning": controls.TUNING}
+    install.scratch.mkdir(exist_ok=True)
+    say(f"{len(requests)} requests of the stream {options.stream}, {len(methods)} variants of each, on {device}")
+    result: dict[str, Any] = {}
+    with ExitStack() as stack:
+        runner = _start(install, stack, options.steps, options.sampler, (Path(own_input.__file__),))
+        runner.warm_up(requests[0])
+        for records in comparison.measure(runner, requests, methods, scorer, options.seconds):
+            result = comparison.summarise(records)
+            staged = out.with_suffix(".part")
+            staged.write_text(comparison.to_json(head | result, records), encoding="utf-8")
+            staged.replace(out)
+    if not result:
+        raise Stop("no request was run: give it more --seconds.")
+    print("\n" + comparison_tables(result))
+    say(f"\nwritten: {out}")
+    plot.write_plot(result["rows"], f"{options.what}, {device}, {options.sampler}", out.with_suffix(".png"))
+    if options.json:
+        print(json.dumps({name: result[name] for name in ("rows", "signature_auc", "text_auc")}))
+    return 0
+
+
+def _planned(options: Namespace) -> tuple[list[StreamRequest], list[comparison.Method]]:
+    """Requests and methods of a comparison; the quick one has one edit behind its base and five methods."""
+    requests = load_stream(options.stream, options.clusters, options.skip)
+    ours = options.what == "ablation"
+    methods = list(variants.ABLATION if ours else controls.make_controls())
+    if options.quick:
+        edit = next((r for r in requests if r.kind == QUICK_EDIT), None)
+        if edit is None:
+            raise Stop(f"there is no edit of the {QUICK_EDIT} in these clusters.")
+        requests = [r for r in requests if r.id in (edit.base, edit.id)]
+        methods = [m for m in methods if m.name in (variants.QUICK if ours else controls.QUICK)]
+    return requests, methods
+
+
+def _comparison_name(options: Namespace) -> str:
+    """Only a whole run of euler on the stream *report* has the plain name, which the tables of the docs read."""
+    parts = ["demo", options.what]
+    parts += [options.sampler] if options.sampler != "euler" else []
+    parts += [options.stream] if options.stream != "report" else []
+    parts += ["quick"] if options.quick else []
+    return "_".join(parts)
 
 
 def _run_stream(install: Install, options: Namespace, device: str) -> dict[str, Any]:
@@ -56,8 +118,7 @@ def _run_stream(install: Install, options: Namespace, device: str) -> dict[str, 
     with ExitStack() as stack:
         with ThreadPoolExecutor(options.servers) as pool:
             runners = list(pool.map(lambda _: _start(install, stack, options.steps), range(options.servers)))
-            # Loading the model counts for nobody.
-            list(pool.map(lambda runner: runner.stock(requests[0]), runners))
+            list(pool.map(lambda runner: runner.warm_up(requests[0]), runners))
         if options.what == "tune":
             result = _tune(options, runners[0], requests, scorer)
         else:
@@ -65,10 +126,15 @@ def _run_stream(install: Install, options: Namespace, device: str) -> dict[str, 
     return {"steps": options.steps, "scoring": options.scoring, "threads": torch.get_num_threads(), **result}
 
 
-def _start(install: Install, stack: ExitStack, steps: int) -> StreamRunner:
-    base = stack.enter_context(tempfile.TemporaryDirectory(dir=install.scratch, prefix="bench-"))
-    server = stack.enter_context(ComfyServer(install, Path(base), cpu=not has_accelerator()))
-    return StreamRunner(server, steps)
+def _start(
+    install: Install, stack: ExitStack, steps: int, sampler: str = "euler", own_nodes: tuple[Path, ...] = ()
+) -> StreamRunner:
+    base = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=install.scratch, prefix="bench-")))
+    (base / "custom_nodes").mkdir()
+    for file in own_nodes:
+        shutil.copy(file, base / "custom_nodes")
+    server = stack.enter_context(ComfyServer(install, base, cpu=not has_accelerator()))
+    return StreamRunner(server, steps, sampler)
 
 
 def _tune(options: Namespace, runner: StreamRunner, requests: list, scorer: LatentScorer) -> dict:

@@ -1,4 +1,4 @@
-"""Runs the requests of a stream through a real ComfyUI server, latents only."""
+"""Runs the requests of a stream through a real ComfyUI server; videos are decoded only where that is timed."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ import torch
 from safetensors.torch import load_file
 
 from demo.grammar import Scene
-from scripts.graphs import SAVED_LATENT, DemoGraph, only_node
+from scripts.graphs import SAVED_FRAMES, SAVED_LATENT, DemoGraph, only_node
 from scripts.testbed.client import Graph, RunResult
 from scripts.testbed.environment import ROOT
 from scripts.testbed.server import ComfyServer
 
 STREAMS = ROOT / "demo" / "streams"
+WARM_UP_STEPS = 4
 
 
 @dataclass(frozen=True)
@@ -45,11 +46,15 @@ def load_stream(name: str, clusters: int | None = None, skip: int = 0) -> list[S
 
 @dataclass(frozen=True)
 class Outcome:
-    """One sampling run: seconds of the sampling node, its latent file and, for ours, the report."""
+    """One sampling run: seconds of the sampling node, its latent file and, for ours, the report.
+
+    ``decode_seconds`` are those of VAEDecode, if the video was wanted.
+    """
 
     seconds: float
     latent: Path
     report: dict[str, Any] | None
+    decode_seconds: float | None = None
 
     def equals(self, other: Outcome) -> bool:
         """Bit for bit."""
@@ -59,14 +64,23 @@ class Outcome:
 class StreamRunner:
     """Queues graphs made from the shipped workflow, cut down to what the latent needs."""
 
-    def __init__(self, server: ComfyServer, steps: int):
-        self.server, self.steps = server, steps
+    def __init__(self, server: ComfyServer, steps: int, sampler_name: str = "euler"):
+        self.server, self.steps, self.sampler_name = server, steps, sampler_name
         self.graphs = DemoGraph.load(server.get("/object_info"))
 
-    def stock(self, request: StreamRequest) -> Outcome:
+    def warm_up(self, request: StreamRequest) -> None:
+        """Loading models and importing what the nodes need count for nobody."""
+        quick = StreamRunner(self.server, WARM_UP_STEPS, self.sampler_name)
+        quick.ours(request, {"name": "warm-up"})
+        quick.stock(request, decode=True)
+
+    def stock(self, request: StreamRequest, decode: bool = False) -> Outcome:
+        return self.run(self.stock_graph(request), decode)
+
+    def stock_graph(self, request: StreamRequest) -> Graph:
         graph = self.graphs.stock(request.prompt, steps=self.steps)
-        graph[self.graphs.sampler]["inputs"]["seed"] = request.seed
-        return self._run(graph)
+        graph[self.graphs.sampler]["inputs"].update(self._sampling(request))
+        return graph
 
     def ours(
         self,
@@ -74,24 +88,32 @@ class StreamRunner:
         store: dict[str, Any],
         gate: dict[str, float] | None = None,
         reuse: dict[str, Any] | None = None,
+        probe: dict[str, Any] | None = None,
     ) -> Outcome:
         """Run with the workflow's widgets, overridden by what is given."""
         graph = self.graphs.ours(request.prompt, steps=self.steps)
         graph[only_node(graph, "CarnatorCacheStore")]["inputs"].update(store)
+        graph[only_node(graph, "CarnatorEarlyProbe")]["inputs"].update(probe or {})
         graph[only_node(graph, "CarnatorCompatibilityGate")]["inputs"].update(gate or {})
-        graph[self.graphs.sampler]["inputs"].update({"seed": request.seed, **(reuse or {})})
-        return self._run(graph)
+        graph[self.graphs.sampler]["inputs"].update({**self._sampling(request), **(reuse or {})})
+        return self.run(graph)
 
-    def _run(self, graph: Graph) -> Outcome:
-        result: RunResult = self.server.run(_needed(graph, SAVED_LATENT))
+    def _sampling(self, request: StreamRequest) -> dict[str, Any]:
+        return {"seed": request.seed, "sampler_name": self.sampler_name}
+
+    def run(self, graph: Graph, decode: bool = False) -> Outcome:
+        """Queue the part of a graph that makes the latent, and the video too if its decoding is to be timed."""
+        wanted = (SAVED_LATENT, SAVED_FRAMES) if decode else (SAVED_LATENT,)
+        result: RunResult = self.server.run(_needed(graph, wanted))
         saved = self.server.base.file(result.outputs[SAVED_LATENT]["latents"][0])
         shown = result.outputs.get(self.graphs.sampler, {}).get("carnator")
-        return Outcome(result.node_seconds[self.graphs.sampler], saved, shown[0] if shown else None)
+        decoded = result.node_seconds[only_node(graph, "VAEDecode")] if decode else None
+        return Outcome(result.node_seconds[self.graphs.sampler], saved, shown[0] if shown else None, decoded)
 
 
-def _needed(graph: Graph, output: str) -> Graph:
-    """The part of a graph that one output node reads."""
-    found, open_nodes = set(), [output]
+def _needed(graph: Graph, outputs: tuple[str, ...]) -> Graph:
+    """The part of a graph that some output nodes read."""
+    found, open_nodes = set(), list(outputs)
     while open_nodes:
         node = open_nodes.pop()
         if node not in found:

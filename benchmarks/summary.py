@@ -9,6 +9,10 @@ from typing import Any
 
 Record = dict[str, Any]
 
+SEPARATION = """How well early states tell safe from unsafe reuse: AUC of each discrepancy, of the gate's score (the
+largest discrepancy over its threshold) and of the text's cosine, with a 90 % bootstrap interval, over the hits with
+gate and region limit off. Within one kind of edit, local against global edits no longer help:"""
+
 LOCAL_KINDS = ("shape", "colour", "size", "motion")
 
 
@@ -67,3 +71,21 @@ def markdown(rows: list[dict[str, Any]]) -> str:
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     lines += ["| " + " | ".join(cell(r[name]) for name in head) + " |" for r in rows]
     return "\n".join(lines)
+
+
+def comparison_tables(result: dict[str, Any]) -> str:
+    """What ``comparison.summarise`` found, as Markdown."""
+    parts = ["Every request:", markdown(result["rows"])]
+    parts += ["On the requests that the default settings accept:", markdown(result["rows_on_default_hits"])]
+    if "separation" in result:
+        parts += [SEPARATION, markdown(auc_cells(result["separation"]))]
+    return "\n\n".join(parts) + "\n"
+
+
+def auc_cells(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows of ``separation.separation`` with each AUC and its interval as text, for ``markdown``."""
+
+    def cell(value: Any) -> Any:
+        return f"{value['auc']:.2f} ({value['low']:.2f}–{value['high']:.2f})" if isinstance(value, dict) else value
+
+    return [{name: cell(value) for name, value in row.items()} for row in rows]

@@ -15,9 +15,9 @@ from scripts.testbed.server import ComfyServer
 from .scoring import LatentScorer
 from .stream_run import Outcome, StreamRequest, StreamRunner
 from .summary import Record, by_kind, markdown
+from .variants import OPEN_GATE
 
 PATCH = (1, 2, 2)
-OPEN_GATE = {"representation": 2.0, "residual": 2.0, "dynamics": 10.0, "state": 10.0}
 QUANTILES = (0.5, 0.9, 0.95, 0.99, 1.0)
 
 

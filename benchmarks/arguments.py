@@ -1,0 +1,44 @@
+"""The command line of ``scripts/bench.py``. Imports nothing that exists only inside the environment."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from scripts.testbed.bootstrap import add_arguments
+
+COMPARISONS = ("ablation", "controls")
+WHAT = ("tune", "report", *COMPARISONS, "kernels", "full_size", "tables")
+
+
+def parse(description: str, arguments: list[str] | None = None) -> argparse.Namespace:
+    """Options of one measurement; ends the program with a sentence where they make no sense."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=WHAT)
+    parser.add_argument("--clusters", type=int, help="only N clusters of the stream")
+    parser.add_argument("--skip", type=int, default=0, help="leave out the first N clusters")
+    parser.add_argument("--scoring", choices=("vae", "codec"), default="vae", help="what decodes videos for the scorer")
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--out", type=Path, help="JSON file (default: benchmarks/results/demo_WHAT_DEVICE.json)")
+    parser.add_argument("--seconds", type=float, help="after this time start no further cluster (report) or request")
+    parser.add_argument("--servers", type=int, default=1, help="report: servers that share the clusters")
+    parser.add_argument("--settings", type=Path, help="tune: JSON of name -> sampler widgets")
+    parser.add_argument("--model", choices=("5b", "14b"), default="5b", help="full_size: which model")
+    parser.add_argument("--regions", type=float, nargs="+", default=[0.05, 0.15, 0.3, 0.6], help="full_size: shares")
+    parser.add_argument("--commit", help="state this commit in the results (default: asks git)")
+    comparison = parser.add_argument_group("ablation and controls")
+    comparison.add_argument("--stream", choices=("tune", "report"), help="which stream (default: report)")
+    comparison.add_argument("--sampler", choices=("euler", "uni_pc"), help="sampler of all runs (default: euler)")
+    comparison.add_argument("--quick", action="store_true", help="5 variants, 2 requests, scored through the codec")
+    comparison.add_argument("--json", action="store_true", help="end with one line of JSON")
+    add_arguments(parser)
+    options = parser.parse_args(arguments)
+    if options.what in COMPARISONS:
+        options.stream, options.sampler = options.stream or "report", options.sampler or "euler"
+        if options.quick:
+            options.scoring = "codec"
+    else:
+        for name in ("stream", "sampler", "quick", "json"):
+            if getattr(options, name):
+                parser.error(f"--{name} belongs to {' and '.join(COMPARISONS)}")
+    return options

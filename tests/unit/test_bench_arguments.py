@@ -1,0 +1,47 @@
+"""The command line of the measurements, without starting anything."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from benchmarks.arguments import parse
+from support.paths import ROOT
+
+
+@pytest.mark.parametrize("what", ["ablation", "controls"])
+def test_a_comparison_runs_euler_on_the_stream_report_by_default(what: str) -> None:
+    options = parse("", [what])
+    assert (options.stream, options.sampler, options.scoring) == ("report", "euler", "vae")
+    assert not options.quick and not options.json and options.seconds is None
+
+
+def test_a_quick_run_scores_through_the_codec() -> None:
+    options = parse(
+        "", ["controls", "--quick", "--scoring", "vae", "--stream", "tune", "--sampler", "uni_pc", "--json"]
+    )
+    assert (options.scoring, options.stream, options.sampler) == ("codec", "tune", "uni_pc")
+
+
+def test_stream_limits_are_numbers() -> None:
+    options = parse("", ["ablation", "--clusters", "3", "--skip", "2", "--seconds", "12.5"])
+    assert (options.clusters, options.skip, options.seconds) == (3, 2, 12.5)
+
+
+@pytest.mark.parametrize("extra", [["--quick"], ["--json"], ["--stream", "tune"], ["--sampler", "euler"]])
+def test_other_measurements_refuse_the_options_of_a_comparison(
+    extra: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        parse("", ["report", *extra])
+    assert stopped.value.code == 2
+    assert f"{extra[0]} belongs to ablation and controls" in capsys.readouterr().err
+
+
+def test_the_script_refuses_an_unknown_stream_before_it_makes_an_environment() -> None:
+    command = [sys.executable, "scripts/bench.py", "ablation", "--stream", "fresh"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert "invalid choice: 'fresh'" in done.stderr
