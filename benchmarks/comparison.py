@@ -47,8 +47,9 @@ def measure(
             say(f"the time is up: {number} of {len(requests)} requests")
             return
         records.append(_compare(runner, request, methods, scorer, number))
-        taken = {name: f"{run['decision']} {run['seconds']:.1f} s" for name, run in records[-1]["runs"].items()}
-        say(f"  {request.id} {request.kind}, stock {records[-1]['stock_seconds']:.1f} s: {taken}")
+        default = records[-1]["runs"][DEFAULT]
+        taken = f"stock {records[-1]['stock_seconds']:.2f} s, {DEFAULT} {default['seconds']:.2f} s"
+        say(f"  {number + 1}/{len(requests)} {request.id} {request.kind}: {default['decision']}, {taken}")
         yield records
 
 

@@ -18,7 +18,7 @@ from demo.words import encode
 
 from . import own_input
 from .stream_run import Outcome, StreamRequest, StreamRunner
-from .variants import DEFAULT, OPEN_GATE, TEXT_SIMILARITY, Ours
+from .variants import ANY_REGION, DEFAULT, OPEN_GATE, TEXT_SIMILARITY, Ours
 
 OWN_INPUT, EASY_CACHE = "own_input", "easy_cache"
 DONOR_LATENT = "donor_latent"
@@ -130,7 +130,7 @@ class RandomDonor:
             runner.ours(replace(request, prompt=text), {**store, "mode": "write"})
             self._filled.add(request.seed)
         probe = {"min_text_similarity": -1.0, "recall_top_k": 1}
-        return runner.ours(request, store, OPEN_GATE, {"max_region_percent": 100}, probe)
+        return runner.ours(request, store, OPEN_GATE, ANY_REGION, probe)
 
 
 # Shares of KSampler's time, on a CPU: see TUNING.

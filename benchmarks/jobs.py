@@ -102,7 +102,7 @@ def _planned(options: Namespace) -> tuple[list[StreamRequest], list[comparison.M
 
 
 def _comparison_name(options: Namespace) -> str:
-    """Only a whole run of euler on the stream *report* has the plain name, which the tables of the docs read."""
+    """Quick runs and those on *tune* have names that the tables of the docs leave out."""
     parts = ["demo", options.what]
     parts += [options.sampler] if options.sampler != "euler" else []
     parts += [options.stream] if options.stream != "report" else []

@@ -43,6 +43,7 @@ def window(blocks: int) -> dict[str, int]:
     return {"window_start_percent": round(first / 30 * 100), "window_end_percent": round(stop / 30 * 100)}
 
 
+# One line for each switch of a hit; a new part of it (sparse attention) adds its own.
 ABLATION = (
     Ours(DEFAULT),
     Ours("no layer window", reuse={"window_start_percent": 0, "window_end_percent": 0}),

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from benchmarks.comparison import flat, row, summarise, to_json
+from benchmarks.tables import comparison
 from benchmarks.variants import ANY_DONOR, DEFAULT, window
 
 
@@ -85,6 +86,14 @@ def test_the_file_is_json_with_a_line_for_each_record() -> None:
     text = to_json({"commit": "abc", **summarise(RECORDS)}, RECORDS)
     assert json.loads(text) == {"commit": "abc", **summarise(RECORDS), "records": RECORDS}
     assert len([line for line in text.splitlines() if '"id":"r' in line]) == len(RECORDS)
+
+
+def test_the_documentation_shows_rows_origin_and_the_reasons_of_chosen_values() -> None:
+    head = {"command": "bench", "commit": "0123456789", "device": "CPU", "date": "today", "sampler": "euler"}
+    text = comparison("ablation", {**head, "tuning": {"steps": "16: as fast"}, **summarise(RECORDS)})
+    assert text.startswith("## Ablation, euler, CPU\n\n`bench`, commit 012345678, CPU, today.")
+    assert f"| {ANY_DONOR} | 3 | 0.667 |" in text and f"| {ANY_DONOR} | 1 | 1 |" in text
+    assert "| all | 1 | 1 |" in text and "* steps: 16: as fast" in text
 
 
 @pytest.mark.parametrize(("blocks", "span"), [(5, (3, 4)), (11, (2, 4)), (15, (2, 5)), (20, (1, 5)), (25, (1, 6))])
