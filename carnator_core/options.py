@@ -8,6 +8,9 @@ from typing import Any
 
 OPTIONS_VERSION = 1
 STORE_MODES = ("read+write", "read", "write")
+ATTENTION_SOURCES = ("auto", "consensus", "donor", "dense")
+ATTENTION_RULES = ("density", "mass")
+WINDOW_RESIDUALS = ("shared", "per layer", "none")
 
 
 def _require(condition: bool, message: str) -> None:
@@ -93,6 +96,19 @@ class ReuseOptions:
             tokens are updated; equal values switch the window off.
         guidance_interval: the unconditional branch runs every this many reuse steps.
         refine_percent: share of the steps at the end that is dense again.
+        attention: whose connectivity reuse steps attend by: consensus of earlier requests, donor, or dense (all);
+            auto is the consensus where sparse attention is faster than dense on this device.
+        attention_rule: what a query block keeps: this share of the key blocks (density), or the fewest blocks that
+            hold this share of its attention (mass).
+        attention_percent: that share.
+        attention_block: tokens per block; 0 chooses by the size of the video.
+        window_residual: how tokens outside the region change inside the layer window: by an equal share of what the
+            whole window added to them in the last forward over all tokens, by what each layer added, or not at all.
+        guidance_fresh_sigma: at and above this noise level the unconditional branch always runs.
+        guidance_end_percent: after this share of the steps, reuse steps go without guidance.
+        hold_threshold: evaluations are left out, and the last x0 is held, while the donor's own x0 changed by less
+            than this since the last evaluated step, relative to its size; 0 leaves out none.
+        assist: whether a request that resembles a stored one, but fits none, may save what needs no donor.
     """
 
     region_threshold: float = 0.15
@@ -101,11 +117,31 @@ class ReuseOptions:
     window_end_percent: float = 83.0
     guidance_interval: int = 2
     refine_percent: float = 5.0
+    attention: str = "auto"
+    attention_rule: str = "density"
+    attention_percent: float = 50.0
+    attention_block: int = 0
+    window_residual: str = "shared"
+    guidance_fresh_sigma: float = 0.9
+    guidance_end_percent: float = 100.0
+    hold_threshold: float = 0.0
+    assist: bool = False
 
     def __post_init__(self) -> None:
         _require(self.region_threshold >= 0.0, f"region threshold must be 0 or more, got {self.region_threshold}")
-        for name in ("max_region_percent", "window_start_percent", "window_end_percent", "refine_percent"):
-            _require_percent(name.replace("_", " "), getattr(self, name))
+        for f in dataclasses.fields(self):
+            if f.name.endswith("_percent"):
+                _require_percent(f.name.replace("_", " "), getattr(self, f.name))
+        for name, allowed in (
+            ("attention", ATTENTION_SOURCES),
+            ("attention_rule", ATTENTION_RULES),
+            ("window_residual", WINDOW_RESIDUALS),
+        ):
+            value = getattr(self, name)
+            _require(value in allowed, f"{name.replace('_', ' ')} must be one of {allowed}, got {value!r}")
+        _require(self.attention_percent > 0.0, "attention percent must be above 0: every token attends to something")
+        _require(self.attention_block >= 0, f"attention block must be 0 or more, got {self.attention_block}")
+        _require(self.hold_threshold >= 0.0, f"hold threshold must be 0 or more, got {self.hold_threshold}")
         _require(
             self.window_start_percent <= self.window_end_percent,
             f"the layer window ends ({self.window_end_percent} %) before it starts ({self.window_start_percent} %)",
