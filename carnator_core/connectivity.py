@@ -129,3 +129,25 @@ class Consensus:
     def mask(self, layer: int, device: torch.device, options: ReuseOptions) -> torch.Tensor:
         """[heads, blocks, blocks] bool."""
         return keep(self.mass[layer].to(device), options)
+
+
+@dataclass(frozen=True)
+class Attended:
+    """What a dense request attended to, as it is handed to the store.
+
+    Args:
+        mass: [layers, heads, blocks, blocks] float on the CPU.
+        block: tokens per block.
+        consensus: id of the consensus it adds to.
+        options: the rule by which its own connectivity is kept.
+    """
+
+    mass: torch.Tensor
+    block: int
+    consensus: str
+    options: ReuseOptions
+
+    @property
+    def connectivity(self) -> Connectivity:
+        """Sorts every row: tens of millions of masses in a large model."""
+        return Connectivity.of(self.mass, self.block, self.options)

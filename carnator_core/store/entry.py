@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 
 from ..identity import HardKey
-from ..signature import EarlySignature, compact
+from ..signature import EarlySignature, compact, relative_change
 from .tensor_file import EntryError, TensorFile, write_file
 
 SIGNATURE_FILE = "signature.safetensors"
@@ -132,7 +132,8 @@ def write_entry(folder: Path, entry: Entry) -> None:
     info = entry.info
     described = {"key": dict(info.key.fields), "created": info.created, "seconds": info.seconds, "prompt": info.prompt}
     described["output"] = info.output
-    tensors = {**entry.signature.tensors(), "embedding": entry.embedding.float()}
+    change = relative_change([x0 for _, x0 in sorted(entry.trajectory.guided.items())])
+    tensors = {**entry.signature.tensors(), "embedding": entry.embedding.float(), "change": change}
     write_file(folder / TRAJECTORY_FILE, entry.trajectory.tensors(), {"id": info.id})
     if entry.preview is not None and is_preview(entry.preview):
         with open(folder / PREVIEW_FILE, "xb") as file:
@@ -194,6 +195,9 @@ def read_signature(folder: Path) -> tuple[EntryInfo, EarlySignature]:
         raise EntryError(f"{SIGNATURE_FILE}: a family is missing")
     if any(t.dtype != torch.float16 or t.ndim != 4 for t in signature.tensors().values()):
         raise EntryError(f"{SIGNATURE_FILE}: a family is no float16 volume")
+    change = signature.change
+    if change is not None and (change.dtype != torch.float32 or change.ndim != 1):
+        raise EntryError(f"{SIGNATURE_FILE}: the change per step is no float32 curve")
     return info, signature
 
 
