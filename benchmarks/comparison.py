@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from statistics import median
 from typing import Any, Protocol
@@ -14,8 +13,9 @@ from scripts.testbed.console import Stop, say
 
 from .scoring import LatentScorer
 from .separation import GATE_SCORE, TEXT, matching_similarity, overall, separation
+from .sharing import shared_out
 from .stream_run import Outcome, StreamRequest, StreamRunner
-from .summary import Record, is_unsafe, lost, right_share, share
+from .summary import SERVED, Record, is_unsafe, lost, right_share, share
 from .variants import ANY_DONOR, DEFAULT
 
 STOCK = "stock"
@@ -30,27 +30,36 @@ class Method(Protocol):
 
 
 def measure(
-    runner: StreamRunner,
+    runners: list[StreamRunner],
     requests: list[StreamRequest],
-    methods: list[Method],
+    make_methods: Callable[[], list[Method]],
     scorer: LatentScorer,
     seconds: float | None = None,
 ) -> Iterator[list[dict[str, Any]]]:
-    """Yields all records so far after each request; see ``flat`` for what they hold.
+    """Yields all records so far after each request, in order of arrival; see ``flat`` for what they hold.
 
-    Raises Stop as soon as a miss is not the stock latent bit for bit. After ``seconds`` no further request is started.
+    Clusters are shared out among the servers, each of which has methods of its own (some remember earlier requests)
+    and a store of its own. Raises Stop as soon as a miss is not the stock latent bit for bit. After ``seconds`` no
+    further request is started.
     """
-    started = time.monotonic()
-    records: list[dict[str, Any]] = []
-    for number, request in enumerate(requests):
-        if seconds is not None and time.monotonic() - started > seconds:
-            say(f"the time is up: {number} of {len(requests)} requests")
-            return
-        records.append(_compare(runner, request, methods, scorer, number))
-        default = records[-1]["runs"][DEFAULT]
-        taken = f"stock {records[-1]['stock_seconds']:.2f} s, {DEFAULT} {default['seconds']:.2f} s"
-        say(f"  {number + 1}/{len(requests)} {request.id} {request.kind}: {default['decision']}, {taken}")
-        yield records
+
+    def work(serving: tuple[StreamRunner, list[Method]], number: int, request: StreamRequest) -> tuple[int, dict]:
+        runner, methods = serving
+        return number, _compare(runner, request, methods, scorer, number)
+
+    done: dict[int, dict[str, Any]] = {}
+    workers = [(runner, make_methods()) for runner in runners]
+    for number, record in shared_out(workers, requests, work, seconds):
+        done[number] = record
+        default = record["runs"][DEFAULT]
+        taken = f"stock {record['stock_seconds']:.2f} s, {DEFAULT} {default['seconds']:.2f} s"
+        say(f"  {len(done)}/{len(requests)} {record['id']} {record['kind']}: {default['decision']}, {taken}")
+        yield merged(done)
+
+
+def merged(done: dict[int, dict[str, Any]]) -> list[dict[str, Any]]:
+    """Records by their place in the stream, whichever server was first."""
+    return [done[number] for number in sorted(done)]
 
 
 def _compare(
@@ -75,7 +84,7 @@ def _compare(
     for method in methods:
         outcome = done[method.name]
         run = _run_record(outcome)
-        if run["decision"] == "hit":
+        if run["decision"] in SERVED:
             run["wrong"] = wrong(scorer.score(outcome.latent, request.scene))
         elif outcome.equals(stock):
             run["wrong"] = record["stock_wrong"]

@@ -13,6 +13,9 @@ SEPARATION = """How well early states tell safe from unsafe reuse: AUC of each d
 largest discrepancy over its threshold) and of the text's cosine, with a 90 % bootstrap interval, over the hits with
 gate and region limit off. Within one kind of edit, local against global edits no longer help:"""
 
+# Decisions whose result need not be the stock one.
+SERVED = ("hit", "assist")
+
 LOCAL_KINDS = ("shape", "colour", "size", "motion")
 
 
