@@ -57,6 +57,8 @@ def dense_because(options: ReuseOptions, site: AttentionSite | None, tokens: int
     if options.attention == "dense":
         return "set to dense"
     if options.attention == "auto":
+        if site.device.type == "cpu":  # no gain worth a decision that depends on how busy the machine is
+            return "sparse attention pays on GPUs"
         block = block_for(tokens, options.attention_block)
         case = dispatch.Case(site.device, site.dtype, site.head_dim, block)
         worth = dispatch.worthwhile(case, tokens, tokens, site.heads, options.attention_percent / 100)

@@ -37,7 +37,7 @@ from .reasons import Code, Decision, Reason
 from .recall import Candidate
 from .report import Report
 from .request import Request
-from .scale import PAIRS_NEEDED, Thresholds, medians, seen_distances, unrelated_pairs
+from .scale import PAIRS_NEEDED, Thresholds, on_own_scale, unrelated_pairs
 from .signature import EarlySignature, build_signature
 from .store.entry import Entry, EntryInfo
 from .store.folder import Store
@@ -228,7 +228,14 @@ class Session:
 
     def _decide(self, guided: torch.Tensor) -> None:
         """Judge every candidate, cheapest first, and take the first whose files also pass their check."""
-        learning = self._learn_scale() if self.options.gate is None else None
+        learning = None
+        if self.options.gate is None:
+            patch, similarity = self.request.shape.patch, self.options.probe.min_text_similarity
+            known = on_own_scale(self._limits, self._store, self.request.key, patch, similarity)
+            if isinstance(known, Reason):
+                learning = known
+            else:
+                self._limits = known
         refused: list[Verdict] = []
         for verdict in sorted(filter(None, map(self._judge, self._candidates)), key=lambda v: v.work):
             if learning:
@@ -244,18 +251,6 @@ class Session:
             self.report.reason = nearest.refusal
             if self.options.reuse.assist and not learning:
                 self._begin_assist(nearest, guided)
-
-    def _learn_scale(self) -> Reason | None:
-        """Put the thresholds on this model's scale, or say why they are not known yet."""
-        request, similarity = self.request, self.options.probe.min_text_similarity
-        try:
-            found = seen_distances(self._store, request.key, request.shape.patch, similarity)
-        except OSError as error:  # the store went away in mid-run: no reason to lose the run
-            return Reason.of(Code.NO_STORE, detail=error.strerror or str(error))
-        if len(found) < PAIRS_NEEDED:
-            return Reason.of(Code.LEARNING, known=len(found), needed=PAIRS_NEEDED)
-        self._limits = self._limits.times(medians(found))
-        return None
 
     def _judge(self, candidate: Candidate) -> Verdict | None:
         try:
