@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from .connectivity import Attended, Connectivity, rows_mask
+from .connectivity import Connectivity, rows_mask
 from .identity import HardKey, digest
 from .options import ReuseOptions
 from .store.entry import EntryInfo
@@ -70,11 +70,6 @@ def consensus_id(key: HardKey, block: int) -> str:
     """Name of the consensus that a request of this key adds to."""
     fields = dict(key.fields)
     return digest([fields.get(name) for name in SHAPING_FIELDS], block)
-
-
-def attended_by(request: Request, mass: torch.Tensor | None, block: int, options: ReuseOptions) -> Attended | None:
-    """What a dense request hands to the store; None if its block mass was not measured."""
-    return None if mass is None else Attended(mass, block, consensus_id(request.key, block), options)
 
 
 def find_connectivity(

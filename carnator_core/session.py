@@ -25,9 +25,10 @@ from dataclasses import replace
 import torch
 
 from . import evidence
-from .attention import SparseAttention, attended_by, dense_because, find_connectivity
+from .attention import SparseAttention, consensus_id, dense_because, find_connectivity
 from .candidates import find_candidates
 from .capture import Capture
+from .connectivity import Connectivity
 from .donor import Assist, Donor
 from .guidance import Guidance
 from .identity import digest
@@ -388,8 +389,10 @@ class Session:
         info = EntryInfo(self.entry_id, request.key, time.time(), seconds, prompt=None, output=output)
         entry = Entry(info, request.embedding, capture.signature, capture.trajectory(), preview())
         mass = capture.mass(request.shape.depth, len(self._mass_steps))
-        attended = attended_by(request, mass, self.block, self.options.reuse)
-        note = self._store.commit(entry)  # TEMP
+        if mass is not None:
+            kept = Connectivity.of(mass, self.block, self.options.reuse, request.attention.device)
+            entry = replace(entry, connectivity=kept)
+        note = self._store.commit(entry, mass, consensus_id(request.key, self.block))
         if note is None:
             self.report.entry_id = info.id
         else:
