@@ -21,14 +21,14 @@ from scripts.testbed.console import Stop, say
 from scripts.testbed.environment import ROOT
 from scripts.testbed.server import ComfyServer, has_accelerator
 
-from . import comparison, controls, full_size, kernels, own_input, plot, report, tune, variants
+from . import comparison, controls, full_size, kernels, plot, report, rows, tune, variants
 from .arguments import COMPARISONS
 from .scoring import LatentScorer, make_scorer
 from .stream_run import StreamRequest, StreamRunner, load_stream
 from .summary import comparison_tables
 
 RESULTS = ROOT / "benchmarks" / "results"
-OWN_NODES = (own_input,)  # custom nodes of the bench's servers
+OWN_NODES = ("own_input", "random_masks", "saved_mask")  # modules of this package that are custom nodes of its servers
 QUICK_EDIT = "shape"  # nearly always a hit, and one that computes a region
 
 # The gate is open and every region is allowed, so that risk and cost of each threshold can be read off the records.
@@ -75,10 +75,10 @@ def _run_comparison(install: Install, options: Namespace, device: str) -> int:
         runners = _start_all(install, stack, options, requests[0])
 
         def make_methods() -> list[comparison.Method]:
-            return [method for method in _methods(options.what) if method.name in names]
+            return [method for method in methods_of(options.what) if method.name in names]
 
         for records in comparison.measure(runners, requests, make_methods, scorer, options.seconds):
-            result = comparison.summarise(records)
+            result = rows.summarise(records)
             staged = out.with_suffix(".part")
             staged.write_text(comparison.to_json(head | result, records), encoding="utf-8")
             staged.replace(out)
@@ -88,18 +88,21 @@ def _run_comparison(install: Install, options: Namespace, device: str) -> int:
     say(f"\nwritten: {out}")
     plot.write_plot(result["rows"], f"{options.what}, {device}, {options.sampler}", out.with_suffix(".png"))
     if options.json:
-        print(json.dumps({name: result[name] for name in ("rows", "signature_auc", "text_auc")}))
+        print(json.dumps(rows.last_line(result)))
     return 0
 
 
-def _methods(what: str) -> list[comparison.Method]:
-    return list(variants.ABLATION) if what == "ablation" else controls.make_controls()
+def methods_of(what: str) -> list[comparison.Method]:
+    """Methods of one server. Every table of losses has its noise floor."""
+    if what == "controls":
+        return controls.make_controls()
+    return [*variants.ABLATION, controls.AnotherSeed(controls.NOISE_FLOOR)]
 
 
 def _planned(options: Namespace) -> tuple[list[StreamRequest], list[str]]:
     """Requests of a comparison and the names of its methods; the quick one has one edit behind its base."""
     requests = load_stream(options.stream, options.clusters, options.skip)
-    names = [method.name for method in _methods(options.what)]
+    names = [method.name for method in methods_of(options.what)]
     if options.quick:
         edit = next((r for r in requests if r.kind == QUICK_EDIT), None)
         if edit is None:
@@ -144,7 +147,7 @@ def _start_all(install: Install, stack: ExitStack, options: Namespace, first: St
     """Warm servers, as many as asked for, each with a base folder of its own."""
 
     def start(_: int) -> StreamRunner:
-        runner = _start(install, stack, options.steps, options.sampler or "euler")
+        runner = _start(install, stack, options)
         runner.warm_up(first)
         return runner
 
@@ -152,13 +155,13 @@ def _start_all(install: Install, stack: ExitStack, options: Namespace, first: St
         return list(pool.map(start, range(options.servers)))
 
 
-def _start(install: Install, stack: ExitStack, steps: int, sampler: str) -> StreamRunner:
+def _start(install: Install, stack: ExitStack, options: Namespace) -> StreamRunner:
     base = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=install.scratch, prefix="bench-")))
     (base / "custom_nodes").mkdir()
-    for module in OWN_NODES:
-        shutil.copy(Path(module.__file__), base / "custom_nodes")
+    for name in OWN_NODES:
+        shutil.copy(Path(__file__).with_name(f"{name}.py"), base / "custom_nodes")
     server = stack.enter_context(ComfyServer(install, base, cpu=not has_accelerator()))
-    return StreamRunner(server, steps, sampler)
+    return StreamRunner(server, options.steps, options.sampler or "euler", options.what in COMPARISONS)
 
 
 def _tune(options: Namespace, runner: StreamRunner, requests: list, scorer: LatentScorer) -> dict:
