@@ -15,7 +15,9 @@ from carnator_core.connectivity import CONSENSUS_MEMORY, Consensus
 from carnator_core.options import StoreOptions
 from carnator_core.store import consensus as files
 from carnator_core.store import disk as store_disk
+from carnator_core.store import folder as store_folder
 from carnator_core.store.__main__ import main
+from carnator_core.store.entry import Entry
 from carnator_core.store.folder import MIN_FREE_BYTES, Store
 from carnator_core.store.registry import close_stores
 from carnator_core.store.tensor_file import EntryError, write_file
@@ -77,6 +79,19 @@ def test_two_requests_make_the_mean_of_both_and_the_entry_is_stored(tmp_path: Pa
     found = store.consensus(ID)
     assert found.count == 2 and torch.allclose(found.mass.float(), (one + two) / 2, rtol=0, atol=2.0**-10)
     assert ids(store) == ["one", "two"] and store.connectivity("two") is not None
+
+
+def test_of_two_equal_requests_at_once_one_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, other, write = Store(tmp_path, StoreOptions()), Store(tmp_path, StoreOptions()), store_folder.write_entry
+
+    def overtaken(folder: Path, donor: Entry) -> None:
+        monkeypatch.undo()
+        assert commit(other, "one", a_mass(1)) is None
+        write(folder, donor)
+
+    monkeypatch.setattr(store_folder, "write_entry", overtaken)
+    assert commit(store, "one", a_mass(2)) is None
+    assert same(store.consensus(ID), Consensus.of(a_mass(1), 8))
 
 
 def test_a_new_request_still_counts_after_many(tmp_path: Path) -> None:
