@@ -36,9 +36,9 @@ def keep_by_mass(mass: torch.Tensor, share: float) -> torch.Tensor:
     Args:
         mass: [..., query blocks, key blocks] float.
     """
-    ordered, places = mass.sort(dim=-1, descending=True)
+    ordered, places = mass.float().sort(dim=-1, descending=True)  # sums of float16 would lose the small ones
     before = ordered.cumsum(-1) - ordered  # what the heavier ones hold
-    kept = torch.zeros_like(mass, dtype=torch.bool).scatter_(-1, places, before < share * mass.sum(-1, keepdim=True))
+    kept = torch.zeros_like(mass, dtype=torch.bool).scatter_(-1, places, before < share * ordered.sum(-1, keepdim=True))
     return kept | torch.eye(*mass.shape[-2:], dtype=torch.bool, device=mass.device)
 
 
