@@ -20,6 +20,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 
 import torch
@@ -294,7 +295,8 @@ class Session:
         schedule, reuse, info = self.request.schedule, self.options.reuse, nearest.candidate.info
         try:
             change = self._change_of(self._store.signature(info.id))
-            with self._store.trajectory(info.id, self.request.shape.latent, schedule.steps, schedule.checks) as known:
+            shape = self.request.shape.latent, schedule.steps, schedule.checks
+            with closing(self._store.trajectory(info.id, *shape)) as known:
                 norms = known.residual_norm
         except EntryError as error:
             self._set_aside(info, error)
