@@ -20,8 +20,8 @@ def parse(description: str, arguments: list[str] | None = None) -> argparse.Name
     parser.add_argument("--scoring", choices=("vae", "codec"), default="vae", help="what decodes videos for the scorer")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--out", type=Path, help="JSON file (default: benchmarks/results/demo_WHAT_DEVICE.json)")
-    parser.add_argument("--seconds", type=float, help="after this time start no further cluster (report) or request")
-    parser.add_argument("--servers", type=int, default=1, help="report: servers that share the clusters")
+    parser.add_argument("--seconds", type=float, help="after this time start no further request")
+    parser.add_argument("--servers", type=int, default=1, help="servers that share the clusters (not: tune)")
     parser.add_argument("--settings", type=Path, help="tune: JSON of name -> sampler widgets")
     whole = parser.add_argument_group("gpu_e2e")
     whole.add_argument("--model", choices=("5b", "14b", "tiny"), default="5b", help="tiny also runs on a CPU")
@@ -34,6 +34,7 @@ def parse(description: str, arguments: list[str] | None = None) -> argparse.Name
     comparison.add_argument("--stream", choices=("tune", "report"), help="which stream (default: report)")
     comparison.add_argument("--sampler", choices=("euler", "uni_pc"), help="sampler of all runs (default: euler)")
     comparison.add_argument("--quick", action="store_true", help="5 variants, 2 requests, scored through the codec")
+    comparison.add_argument("--variants", nargs="+", metavar="NAME", help="only these variants, and the default")
     comparison.add_argument("--json", action="store_true", help="end with one line of JSON")
     add_arguments(parser)
     options = parser.parse_args(arguments)
@@ -42,7 +43,7 @@ def parse(description: str, arguments: list[str] | None = None) -> argparse.Name
         if options.quick:
             options.scoring = "codec"
     else:
-        for name in ("stream", "sampler", "quick", "json"):
+        for name in ("stream", "sampler", "quick", "variants", "json"):
             if getattr(options, name):
                 parser.error(f"--{name} belongs to {' and '.join(COMPARISONS)}")
     return options

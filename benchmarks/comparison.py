@@ -1,22 +1,24 @@
-"""Each request of a stream by the stock sampler and by several methods, in one server and in order of arrival."""
+"""Each request of a stream by the stock sampler and by several methods, side by side in one server."""
 
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
-from statistics import median
 from typing import Any, Protocol
 
-from demo.grammar import ATTRIBUTES
+import torch
+from safetensors.torch import load_file
+
 from scripts.testbed.console import Stop, say
 
+from . import random_masks
+from .fidelity import psnr, replayed_pixels, ssim
 from .scoring import LatentScorer
-from .separation import GATE_SCORE, TEXT, matching_similarity, overall, separation
+from .sharing import shared_out
 from .stream_run import Outcome, StreamRequest, StreamRunner
-from .summary import Record, is_unsafe, lost, right_share, share
-from .variants import ANY_DONOR, DEFAULT
+from .summary import SERVED
+from .variants import DEFAULT
 
 STOCK = "stock"
 
@@ -30,27 +32,36 @@ class Method(Protocol):
 
 
 def measure(
-    runner: StreamRunner,
+    runners: list[StreamRunner],
     requests: list[StreamRequest],
-    methods: list[Method],
+    make_methods: Callable[[], list[Method]],
     scorer: LatentScorer,
     seconds: float | None = None,
 ) -> Iterator[list[dict[str, Any]]]:
-    """Yields all records so far after each request; see ``flat`` for what they hold.
+    """Yields all records so far after each request, in order of arrival; see ``rows.flat`` for what they hold.
 
-    Raises Stop as soon as a miss is not the stock latent bit for bit. After ``seconds`` no further request is started.
+    Clusters are shared out among the servers, each of which has methods of its own (some remember earlier requests)
+    and a store of its own. Raises Stop as soon as a miss is not the stock latent bit for bit. After ``seconds`` no
+    further request is started.
     """
-    started = time.monotonic()
-    records: list[dict[str, Any]] = []
-    for number, request in enumerate(requests):
-        if seconds is not None and time.monotonic() - started > seconds:
-            say(f"the time is up: {number} of {len(requests)} requests")
-            return
-        records.append(_compare(runner, request, methods, scorer, number))
-        default = records[-1]["runs"][DEFAULT]
-        taken = f"stock {records[-1]['stock_seconds']:.2f} s, {DEFAULT} {default['seconds']:.2f} s"
-        say(f"  {number + 1}/{len(requests)} {request.id} {request.kind}: {default['decision']}, {taken}")
-        yield records
+
+    def work(serving: tuple[StreamRunner, list[Method]], number: int, request: StreamRequest) -> tuple[int, dict]:
+        runner, methods = serving
+        return number, _compare(runner, request, methods, scorer, number)
+
+    done: dict[int, dict[str, Any]] = {}
+    workers = [(runner, make_methods()) for runner in runners]
+    for number, record in shared_out(workers, requests, work, seconds):
+        done[number] = record
+        default = record["runs"][DEFAULT]
+        taken = f"stock {record['stock_seconds']:.2f} s, {DEFAULT} {default['seconds']:.2f} s"
+        say(f"  {len(done)}/{len(requests)} {record['id']} {record['kind']}: {default['decision']}, {taken}")
+        yield merged(done)
+
+
+def merged(done: dict[int, dict[str, Any]]) -> list[dict[str, Any]]:
+    """Records by their place in the stream, whichever server was first."""
+    return [done[number] for number in sorted(done)]
 
 
 def _compare(
@@ -72,19 +83,39 @@ def _compare(
         "stock_wrong": wrong(right),
         "runs": {},
     }
+    stock_video, default_pixels = scorer.linear_video(stock.latent), _replayed(done[DEFAULT])
     for method in methods:
         outcome = done[method.name]
         run = _run_record(outcome)
-        if run["decision"] == "hit":
+        if run["decision"] in SERVED:
             run["wrong"] = wrong(scorer.score(outcome.latent, request.scene))
+            where = _replayed(outcome)
+            where = default_pixels if where is None else where
+            run |= _fidelity(scorer.linear_video(outcome.latent), stock_video, where)
         elif outcome.equals(stock):
             run["wrong"] = record["stock_wrong"]
         else:
             raise Stop(f"{method.name}: request {request.id} is a {run['decision']} but differs from KSampler")
         record["runs"][method.name] = run
     for outcome in done.values():
-        outcome.latent.unlink()
+        outcome.remove_files()
     return record
+
+
+def _replayed(outcome: Outcome) -> torch.Tensor | None:
+    """Pixels outside the region of a hit of ours, [F, H, W] bool; None for anything else."""
+    if outcome.evidence is None or outcome.report["decision"] != "hit":
+        return None
+    return replayed_pixels(load_file(outcome.evidence)["mask"])
+
+
+def _fidelity(video: torch.Tensor, stock: torch.Tensor, where: torch.Tensor | None) -> dict[str, float | None]:
+    """How near two videos [F, H, W, 3] are; empty without pixels to compare."""
+    if where is None:
+        return {}
+    where = where.to(video.device)
+    found = {"psnr": psnr(video, stock, where), "ssim": ssim(video, stock, where)}
+    return {name: value and round(value, 4) for name, value in found.items()}
 
 
 def wrong(right: dict[str, bool]) -> list[str]:
@@ -103,84 +134,9 @@ def _run_record(outcome: Outcome) -> dict[str, Any]:
     if report.get("region_history"):
         # Share of the tokens in the region when the gate decided, and the mean over the reuse steps.
         run["region"], run["region_share"] = report["region_history"][0][1], round(report["region_share"], 4)
+    if random_masks.DISARM in outcome.outputs:
+        (run["masks_drawn"],) = outcome.outputs[random_masks.DISARM]["selections"]
     return run
-
-
-def flat(records: list[dict[str, Any]], method: str) -> list[Record]:
-    """One method's runs as the records that ``summary`` reads. ``seconds`` are those of the sampling node."""
-
-    def right(names: list[str]) -> dict[str, bool]:
-        return {name: name not in names for name in ATTRIBUTES}
-
-    shared = ("id", "kind", "stock_seconds", "decode_seconds")
-    return [
-        {
-            **{name: record[name] for name in shared},
-            **record["runs"][method],
-            "attributes": right(record["runs"][method]["wrong"]),
-            "stock_attributes": right(record["stock_wrong"]),
-        }
-        for record in records
-    ]
-
-
-def row(name: str, records: list[Record]) -> dict[str, Any]:
-    """One line of the table. A hit is a request whose result need not be the stock one.
-
-    Speed-ups of hits are medians, that of all is stock's seconds over the method's, misses included. ``dit`` is the
-    sampling node alone, ``e2e`` adds decoding by the stock VAE. ``attributes_kept``: of the attributes that stock shows
-    for the hits' prompts, the share that the method shows too; ``stock_attributes``: the share that stock shows.
-    """
-    hits = [r for r in records if r["decision"] == "hit"]
-
-    def of_hits(value: float) -> float | None:
-        return round(value, 4) if hits else None
-
-    def e2e(seconds: str, of: list[Record]) -> list[float]:
-        return [r[seconds] + r["decode_seconds"] for r in of]
-
-    def faster(stock: list[float], ours: list[float]) -> float:
-        return median(s / o for s, o in zip(stock, ours, strict=True)) if ours else 0.0
-
-    shown = sum(sum(r["stock_attributes"].values()) for r in hits)
-    return {
-        "variant": name,
-        "n_requests": len(records),
-        "hit_rate": round(len(hits) / len(records), 4) if records else None,
-        "dit_speedup_hit": of_hits(faster([r["stock_seconds"] for r in hits], [r["seconds"] for r in hits])),
-        "e2e_speedup_hit": of_hits(faster(e2e("stock_seconds", hits), e2e("seconds", hits))),
-        "e2e_speedup_all": round(sum(e2e("stock_seconds", records)) / sum(e2e("seconds", records)), 4)
-        if records
-        else None,
-        "attributes_kept": of_hits(1 - sum(len(lost(r)) for r in hits) / max(1, shown)),
-        "stock_attributes": of_hits(right_share(hits, "stock_attributes")),
-        "unsafe_rate": of_hits(share(map(is_unsafe, hits))),
-    }
-
-
-def summarise(records: list[dict[str, Any]]) -> dict[str, Any]:
-    """The tables over the records of ``measure``, which hold at least one request.
-
-    ``rows_on_default_hits`` compares all methods on the very requests that the default settings accept.
-    """
-    runs = {name: flat(records, name) for name in records[0]["runs"]}
-    accepted = {r["id"] for r in runs[DEFAULT] if r["decision"] == "hit"}
-    result: dict[str, Any] = {
-        "rows": [row(name, found) for name, found in runs.items()],
-        "rows_on_default_hits": [row(name, [r for r in found if r["id"] in accepted]) for name, found in runs.items()],
-        "signature_auc": None,
-        "text_auc": None,
-    }
-    if ANY_DONOR in runs:
-        found = separation(runs[ANY_DONOR])
-        similarities = [r["similarity"] if r["decision"] == "hit" else None for r in runs[ANY_DONOR]]
-        result |= {
-            "separation": found,
-            "signature_auc": overall(found, GATE_SCORE),
-            "text_auc": overall(found, TEXT),
-            "matching_text_similarity": matching_similarity(similarities, len(accepted)),
-        }
-    return result
 
 
 def to_json(result: dict[str, Any], records: list[dict[str, Any]]) -> str:

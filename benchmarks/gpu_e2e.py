@@ -70,8 +70,13 @@ def measure(comfyui: Path, sweep: Sweep) -> dict[str, Any]:
 
 
 def put_consensus(store: Any, key: HardKey, consensus: Consensus) -> None:
-    """Make a consensus what the hits of requests with this key attend by. Here the store's own call belongs."""
-    raise Stop("the store keeps no consensus yet: leave out --densities below 1.")
+    """Make a consensus what the hits of requests with this key attend by, in place of what was measured."""
+    from carnator_core.attention import consensus_id
+
+    name = consensus_id(key, consensus.block)
+    store.wait()
+    store.consensuses.path(name).unlink(missing_ok=True)
+    store.consensuses.add(name, consensus.mass, consensus.block)
 
 
 def random_consensus(model: Model, block: int) -> Consensus:
@@ -123,6 +128,7 @@ class _Bench:
             run, seconds, latent = self._ours(self._patcher, self._edit, density)
         if run.report.decision.value != "hit" or not bool(torch.isfinite(latent).all()):
             raise Stop(f"no hit at a region of {region:.0%}: {run.report.status()}")
+        self._check_attention(run, density)
         return self._row(f"hit, region {region:.0%}, density {density:g}", run, seconds) | {"density": density}
 
     def _easycache(self) -> list[dict[str, Any]]:
@@ -157,6 +163,7 @@ class _Bench:
             what = f"EasyCache on a hit, region {region:.0%}, density {density:g}"
             if run.report.decision.value != "hit":
                 raise Stop(f"no hit with EasyCache at a region of {region:.0%}: {run.report.status()}")
+            self._check_attention(run, density)
             rows.append(self._row(what, run, seconds) | {"density": density, "skipped": sorted(skipped)})
         return rows
 
@@ -169,6 +176,11 @@ class _Bench:
     def _check_skips(self, skipped: set[int], latent: torch.Tensor) -> None:
         if skipped != set(self._sweep.easycache_skips) or not bool(torch.isfinite(latent).all()):
             raise Stop(f"EasyCache skipped {sorted(skipped)}, not {sorted(self._sweep.easycache_skips)}")
+
+    @staticmethod
+    def _check_attention(run: Any, density: float) -> None:
+        if density < 1.0 and (run.report.attention or "dense").startswith("dense"):
+            raise Stop(f"attention was not sparse at density {density:g}: {run.report.attention}")
 
     def _profile(self) -> dict[str, Any]:
         """One more hit, too slow to be timed, at the first region and density."""
@@ -188,6 +200,7 @@ class _Bench:
             "region": report.region_share,
             "own_share": round(report.own_seconds / seconds, 4),
             "steps": report.steps,
+            "attention": report.attention,
             "predicted_work": report.predicted_work,
         }
         if torch.cuda.is_available():

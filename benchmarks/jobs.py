@@ -21,13 +21,14 @@ from scripts.testbed.console import Stop, say
 from scripts.testbed.environment import ROOT
 from scripts.testbed.server import ComfyServer, has_accelerator
 
-from . import comparison, controls, gpu_e2e, kernels, own_input, plot, report, tune, variants
+from . import comparison, controls, gpu_e2e, kernels, plot, report, rows, tune, variants
 from .arguments import COMPARISONS
 from .scoring import LatentScorer, make_scorer
 from .stream_run import StreamRequest, StreamRunner, load_stream
 from .summary import comparison_tables
 
 RESULTS = ROOT / "benchmarks" / "results"
+OWN_NODES = ("own_input", "random_masks", "saved_mask")  # modules of this package that are custom nodes of its servers
 QUICK_EDIT = "shape"  # nearly always a hit, and one that computes a region
 
 # The gate is open and every region is allowed, so that risk and cost of each threshold can be read off the records.
@@ -65,19 +66,23 @@ def _result_file(options: Namespace, name: str) -> Path:
 
 def _run_comparison(install: Install, options: Namespace, device: str) -> int:
     """Ablation or controls. What is known is written after every request, so that nothing is lost at the end."""
-    requests, methods = _planned(options)
+    requests, names = _planned(options)
     scorer = make_scorer(options.scoring, install.comfyui, ROOT)
     out = _result_file(options, _comparison_name(options))
     asked = {name: getattr(options, name) for name in ("stream", "sampler", "steps", "scoring")}
-    head = {**_provenance(options, device), **asked, "threads": torch.get_num_threads(), "tuning": controls.TUNING}
+    asked |= {"servers": options.servers, "threads": torch.get_num_threads()}
+    head = {**_provenance(options, device), **asked, "tuning": controls.TUNING}
     install.scratch.mkdir(exist_ok=True)
-    say(f"{len(requests)} requests of the stream {options.stream}, {len(methods)} variants of each, on {device}")
+    say(f"{len(requests)} requests of the stream {options.stream}, {len(names)} variants of each, on {device}")
     result: dict[str, Any] = {}
     with ExitStack() as stack:
-        runner = _start(install, stack, options.steps, options.sampler, (Path(own_input.__file__),))
-        runner.warm_up(requests[0])
-        for records in comparison.measure(runner, requests, methods, scorer, options.seconds):
-            result = comparison.summarise(records)
+        runners = _start_all(install, stack, options, requests[0])
+
+        def make_methods() -> list[comparison.Method]:
+            return [method for method in methods_of(options.what) if method.name in names]
+
+        for records in comparison.measure(runners, requests, make_methods, scorer, options.seconds):
+            result = rows.summarise(records)
             staged = out.with_suffix(".part")
             staged.write_text(comparison.to_json(head | result, records), encoding="utf-8")
             staged.replace(out)
@@ -87,30 +92,44 @@ def _run_comparison(install: Install, options: Namespace, device: str) -> int:
     say(f"\nwritten: {out}")
     plot.write_plot(result["rows"], f"{options.what}, {device}, {options.sampler}", out.with_suffix(".png"))
     if options.json:
-        print(json.dumps({name: result[name] for name in ("rows", "signature_auc", "text_auc")}))
+        print(json.dumps(rows.last_line(result)))
     return 0
 
 
-def _planned(options: Namespace) -> tuple[list[StreamRequest], list[comparison.Method]]:
-    """Requests and methods of a comparison; the quick one has one edit behind its base and five methods."""
+def methods_of(what: str) -> list[comparison.Method]:
+    """Methods of one server. Every table of losses has its noise floor."""
+    if what == "controls":
+        return controls.make_controls()
+    return [*variants.ABLATION, controls.AnotherSeed(controls.NOISE_FLOOR)]
+
+
+def _planned(options: Namespace) -> tuple[list[StreamRequest], list[str]]:
+    """Requests of a comparison and the names of its methods; the quick one has one edit behind its base."""
     requests = load_stream(options.stream, options.clusters, options.skip)
-    ours = options.what == "ablation"
-    methods = list(variants.ABLATION if ours else controls.make_controls())
+    names = [method.name for method in methods_of(options.what)]
     if options.quick:
         edit = next((r for r in requests if r.kind == QUICK_EDIT), None)
         if edit is None:
             raise Stop(f"there is no edit of the {QUICK_EDIT} in these clusters.")
         requests = [r for r in requests if r.id in (edit.base, edit.id)]
-        methods = [m for m in methods if m.name in (variants.QUICK if ours else controls.QUICK)]
-    return requests, methods
+    wanted = options.variants or (_quick_names(options.what) if options.quick else names)
+    unknown = [name for name in wanted if name not in names]
+    if unknown:
+        raise Stop(f"no variant is named {unknown[0]!r}; there are: {', '.join(names)}.")
+    return requests, [name for name in names if name in (variants.DEFAULT, *wanted)]
+
+
+def _quick_names(what: str) -> tuple[str, ...]:
+    return variants.QUICK if what == "ablation" else controls.QUICK
 
 
 def _comparison_name(options: Namespace) -> str:
-    """Quick runs and those on *tune* have names that the tables of the docs leave out."""
+    """Quick runs, those on *tune* and those of some variants have names that the tables of the docs leave out."""
     parts = ["demo", options.what]
     parts += [options.sampler] if options.sampler != "euler" else []
     parts += [options.stream] if options.stream != "report" else []
     parts += ["quick"] if options.quick else []
+    parts += ["some"] if options.variants else []
     return "_".join(parts)
 
 
@@ -120,9 +139,7 @@ def _run_stream(install: Install, options: Namespace, device: str) -> dict[str, 
     install.scratch.mkdir(exist_ok=True)
     say(f"{len(requests)} requests of the stream {options.what}, {options.steps} steps, on {device}")
     with ExitStack() as stack:
-        with ThreadPoolExecutor(options.servers) as pool:
-            runners = list(pool.map(lambda _: _start(install, stack, options.steps), range(options.servers)))
-            list(pool.map(lambda runner: runner.warm_up(requests[0]), runners))
+        runners = _start_all(install, stack, options, requests[0])
         if options.what == "tune":
             result = _tune(options, runners[0], requests, scorer)
         else:
@@ -130,15 +147,25 @@ def _run_stream(install: Install, options: Namespace, device: str) -> dict[str, 
     return {"steps": options.steps, "scoring": options.scoring, "threads": torch.get_num_threads(), **result}
 
 
-def _start(
-    install: Install, stack: ExitStack, steps: int, sampler: str = "euler", own_nodes: tuple[Path, ...] = ()
-) -> StreamRunner:
+def _start_all(install: Install, stack: ExitStack, options: Namespace, first: StreamRequest) -> list[StreamRunner]:
+    """Warm servers, as many as asked for, each with a base folder of its own."""
+
+    def start(_: int) -> StreamRunner:
+        runner = _start(install, stack, options)
+        runner.warm_up(first)
+        return runner
+
+    with ThreadPoolExecutor(options.servers) as pool:
+        return list(pool.map(start, range(options.servers)))
+
+
+def _start(install: Install, stack: ExitStack, options: Namespace) -> StreamRunner:
     base = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=install.scratch, prefix="bench-")))
     (base / "custom_nodes").mkdir()
-    for file in own_nodes:
-        shutil.copy(file, base / "custom_nodes")
+    for name in OWN_NODES:
+        shutil.copy(Path(__file__).with_name(f"{name}.py"), base / "custom_nodes")
     server = stack.enter_context(ComfyServer(install, base, cpu=not has_accelerator()))
-    return StreamRunner(server, steps, sampler)
+    return StreamRunner(server, options.steps, options.sampler or "euler", options.what in COMPARISONS)
 
 
 def _tune(options: Namespace, runner: StreamRunner, requests: list, scorer: LatentScorer) -> dict:

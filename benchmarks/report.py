@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import time
-from concurrent.futures import ThreadPoolExecutor, as_completed
-from queue import Queue
 from statistics import median
 from typing import Any
 
 from scripts.testbed.console import Stop, say
 
 from .scoring import LatentScorer
+from .sharing import shared_out
 from .stream_run import Outcome, StreamRequest, StreamRunner
-from .summary import Record, by_kind, is_unsafe, markdown, right_share, share
+from .summary import SERVED, Record, by_kind, is_unsafe, markdown, right_share, share
 
 
 def measure(
@@ -20,29 +18,13 @@ def measure(
 ) -> dict[str, Any]:
     """Run, check, score and summarise; clusters are shared out among the servers.
 
-    Refuses to give numbers if a miss is not bit-identical to stock. After ``seconds`` no further cluster is started.
+    Refuses to give numbers if a miss is not bit-identical to stock. After ``seconds`` no further request is started.
     """
-    clusters: dict[str, list[StreamRequest]] = {}
-    for request in requests:
-        clusters.setdefault(request.cluster, []).append(request)
-    free: Queue[StreamRunner] = Queue()
-    for runner in runners:
-        free.put(runner)
-    started = time.monotonic()
 
-    def run(cluster: list[StreamRequest]) -> list[tuple]:
-        if seconds is not None and time.monotonic() - started > seconds:
-            return []
-        runner = free.get()
-        try:
-            return [(request, *_pair(runner, request, number)) for number, request in enumerate(cluster)]
-        finally:
-            free.put(runner)
+    def work(runner: StreamRunner, number: int, request: StreamRequest) -> Record:
+        return _record(request, *_pair(runner, request, number), scorer)
 
-    records = []
-    with ThreadPoolExecutor(len(runners)) as pool:
-        for done in as_completed([pool.submit(run, cluster) for cluster in clusters.values()]):
-            records += [_record(*item, scorer) for item in done.result()]
+    records = list(shared_out(runners, requests, work, seconds))
     order = {request.id: number for number, request in enumerate(requests)}
     records.sort(key=lambda record: order[record["id"]])
     rows, summary = by_kind(records), _summary(records)
@@ -59,7 +41,7 @@ def _pair(runner: StreamRunner, request: StreamRequest, number: int) -> tuple[Ou
         stock, ours = runner.stock(request), runner.ours(request, store)
     else:
         ours, stock = runner.ours(request, store), runner.stock(request)
-    if ours.report["decision"] != "hit" and not ours.equals(stock):
+    if ours.report["decision"] not in SERVED and not ours.equals(stock):
         raise Stop(f"request {request.id} is a {ours.report['decision']} but differs from KSampler")
     return ours, stock
 
@@ -68,7 +50,7 @@ def _record(request: StreamRequest, ours: Outcome, stock: Outcome, scorer: Laten
     kept = ("decision", "reason_code", "reason", "discrepancies", "region_share", "region_history", "predicted_work",
             "own_seconds", "steps", "donor")  # fmt: skip
     right = scorer.score(stock.latent, request.scene)
-    hit = ours.report["decision"] == "hit"
+    served = ours.report["decision"] in SERVED
     return {
         "id": request.id,
         "kind": request.kind,
@@ -76,8 +58,8 @@ def _record(request: StreamRequest, ours: Outcome, stock: Outcome, scorer: Laten
         **{name: ours.report[name] for name in kept},
         "seconds": ours.seconds,
         "stock_seconds": stock.seconds,
-        # Anything but a hit was just shown to be the stock latent.
-        "attributes": scorer.score(ours.latent, request.scene) if hit else right,
+        # Anything else was just shown to be the stock latent.
+        "attributes": scorer.score(ours.latent, request.scene) if served else right,
         "stock_attributes": right,
     }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from threading import Lock
 
 import torch
 from safetensors.torch import load_file
@@ -19,20 +20,34 @@ Decode = Callable[[torch.Tensor], torch.Tensor]  # latent [1, C, T, H, W] -> vid
 
 
 class LatentScorer:
-    """Attribute → whether the decoded video shows what the scene asks for."""
+    """Attribute → whether the decoded video shows what the scene asks for. May be asked by several threads.
 
-    def __init__(self, decode: Decode):
-        self._decode, self._scorer = decode, Scorer.load()
+    Args:
+        decode: what the scorer looks at.
+        linear: decodes every cell of a latent on its own, for comparisons of some cells of two latents.
+    """
+
+    def __init__(self, decode: Decode, linear: Decode, device: torch.device):
+        self._decode, self._linear, self._scorer = decode, linear, Scorer.load(device=device)
 
     def score(self, latent_file: Path, scene: Scene) -> dict[str, bool]:
-        latent = load_file(latent_file)["latent_tensor"]
-        return self._scorer.score(self._decode(latent), scene)
+        return self._scorer.score(self._decode(_read(latent_file)), scene)
+
+    def linear_video(self, latent_file: Path) -> torch.Tensor:
+        """[F, H, W, 3] float in 0..1 by the linear codec."""
+        return self._linear(_read(latent_file))
+
+
+def _read(latent_file: Path) -> torch.Tensor:
+    return load_file(latent_file)["latent_tensor"]
 
 
 def make_scorer(kind: str, comfyui: Path, root: Path) -> LatentScorer:
     """``vae``: the stock VAE in this process. ``codec``: the linear codec it was trained on, 1 dB worse, far faster."""
     _import_comfy(comfyui)
-    return LatentScorer(_stock_vae(root) if kind == "vae" else _linear_codec())
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    linear = _linear_codec(device)
+    return LatentScorer(_stock_vae(root) if kind == "vae" else linear, linear, device)
 
 
 def _import_comfy(comfyui: Path) -> None:
@@ -44,11 +59,15 @@ def _import_comfy(comfyui: Path) -> None:
     sys.argv = arguments
 
 
-def _linear_codec() -> Decode:
+def _linear_codec(device: torch.device) -> Decode:
     from comfy.latent_formats import Wan21
 
-    codec, wan = Codec.load(), Wan21()
-    return lambda latent: ((codec.decode(wan.process_in(latent))[0] + 1) / 2).clamp(0, 1).permute(1, 2, 3, 0)
+    codec, wan = Codec.load(device=device), Wan21()
+
+    def decode(latent: torch.Tensor) -> torch.Tensor:
+        return ((codec.decode(wan.process_in(latent.to(device)))[0] + 1) / 2).clamp(0, 1).permute(1, 2, 3, 0)
+
+    return decode
 
 
 def _stock_vae(root: Path) -> Decode:
@@ -56,4 +75,10 @@ def _stock_vae(root: Path) -> Decode:
     import comfy.utils
 
     vae = comfy.sd.VAE(sd=comfy.utils.load_torch_file(str(root / VAE_FILE)))
-    return lambda latent: vae.decode(latent)[0]
+    one_at_a_time = Lock()  # the host's memory management knows one thread only
+
+    def decode(latent: torch.Tensor) -> torch.Tensor:
+        with one_at_a_time:
+            return vae.decode(latent)[0]
+
+    return decode

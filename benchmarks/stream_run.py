@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +11,16 @@ import torch
 from safetensors.torch import load_file
 
 from demo.grammar import Scene
-from scripts.graphs import SAVED_FRAMES, SAVED_LATENT, DemoGraph, only_node
+from scripts.graphs import OURS, SAVED_FRAMES, SAVED_LATENT, DemoGraph, only_node
 from scripts.testbed.client import Graph, RunResult
 from scripts.testbed.environment import ROOT
 from scripts.testbed.server import ComfyServer
 
+from . import saved_mask
+
 STREAMS = ROOT / "demo" / "streams"
 WARM_UP_STEPS = 4
+SAVED_EVIDENCE = "bench_saved_evidence"
 
 
 @dataclass(frozen=True)
@@ -48,29 +51,43 @@ def load_stream(name: str, clusters: int | None = None, skip: int = 0) -> list[S
 class Outcome:
     """One sampling run: seconds of the sampling node, its latent file and, for ours, the report.
 
-    ``decode_seconds`` are those of VAEDecode, if the video was wanted.
+    ``decode_seconds`` are those of VAEDecode, if the video was wanted. ``evidence`` is the file of the sampler's MASK
+    of that name, if the runner keeps it; ``outputs`` is what every node showed.
     """
 
     seconds: float
     latent: Path
     report: dict[str, Any] | None
     decode_seconds: float | None = None
+    evidence: Path | None = None
+    outputs: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def equals(self, other: Outcome) -> bool:
         """Bit for bit."""
         return torch.equal(load_file(self.latent)["latent_tensor"], load_file(other.latent)["latent_tensor"])
 
+    def remove_files(self) -> None:
+        self.latent.unlink()
+        if self.evidence is not None:
+            self.evidence.unlink()
+
 
 class StreamRunner:
-    """Queues graphs made from the shipped workflow, cut down to what the latent needs."""
+    """Queues graphs made from the shipped workflow, cut down to what the latent needs.
 
-    def __init__(self, server: ComfyServer, steps: int, sampler_name: str = "euler"):
+    With ``keep_evidence`` the region of our runs is saved too, by a node that the server must have.
+    """
+
+    def __init__(self, server: ComfyServer, steps: int, sampler_name: str = "euler", keep_evidence: bool = False):
         self.server, self.steps, self.sampler_name = server, steps, sampler_name
-        self.graphs = DemoGraph.load(server.get("/object_info"))
+        self.keep_evidence = keep_evidence
+        object_info = server.get("/object_info")
+        self.graphs = DemoGraph.load(object_info)
+        self._evidence_output = object_info[OURS]["output_name"].index("evidence")
 
     def warm_up(self, request: StreamRequest) -> None:
         """Loading models and importing what the nodes need count for nobody."""
-        quick = StreamRunner(self.server, WARM_UP_STEPS, self.sampler_name)
+        quick = StreamRunner(self.server, WARM_UP_STEPS, self.sampler_name, self.keep_evidence)
         quick.ours(request, {"name": "warm-up"})
         quick.stock(request, decode=True)
 
@@ -91,27 +108,43 @@ class StreamRunner:
         probe: dict[str, Any] | None = None,
     ) -> Outcome:
         """Run with the workflow's widgets, overridden by what is given."""
+        return self.run(self.ours_graph(request, store, gate, reuse, probe))
+
+    def ours_graph(
+        self,
+        request: StreamRequest,
+        store: dict[str, Any],
+        gate: dict[str, float] | None = None,
+        reuse: dict[str, Any] | None = None,
+        probe: dict[str, Any] | None = None,
+    ) -> Graph:
         graph = self.graphs.ours(request.prompt, steps=self.steps)
         graph[only_node(graph, "CarnatorCacheStore")]["inputs"].update(store)
         graph[only_node(graph, "CarnatorEarlyProbe")]["inputs"].update(probe or {})
         graph[only_node(graph, "CarnatorCompatibilityGate")]["inputs"].update(gate or {})
         graph[self.graphs.sampler]["inputs"].update({**self._sampling(request), **(reuse or {})})
-        return self.run(graph)
+        if self.keep_evidence:
+            mask = [self.graphs.sampler, self._evidence_output]
+            graph[SAVED_EVIDENCE] = {"class_type": saved_mask.NODE, "inputs": {"mask": mask}}
+        return graph
 
     def _sampling(self, request: StreamRequest) -> dict[str, Any]:
         return {"seed": request.seed, "sampler_name": self.sampler_name}
 
     def run(self, graph: Graph, decode: bool = False) -> Outcome:
         """Queue the part of a graph that makes the latent, and the video too if its decoding is to be timed."""
-        wanted = (SAVED_LATENT, SAVED_FRAMES) if decode else (SAVED_LATENT,)
-        result: RunResult = self.server.run(_needed(graph, wanted))
+        wanted = [name for name in (SAVED_LATENT, SAVED_EVIDENCE) if name in graph]
+        result: RunResult = self.server.run(_needed(graph, [*wanted, SAVED_FRAMES] if decode else wanted))
         saved = self.server.base.file(result.outputs[SAVED_LATENT]["latents"][0])
         shown = result.outputs.get(self.graphs.sampler, {}).get("carnator")
         decoded = result.node_seconds[only_node(graph, "VAEDecode")] if decode else None
-        return Outcome(result.node_seconds[self.graphs.sampler], saved, shown[0] if shown else None, decoded)
+        masks = result.outputs.get(SAVED_EVIDENCE, {}).get("masks")
+        evidence = self.server.base.file(masks[0]) if masks else None
+        seconds = result.node_seconds[self.graphs.sampler]
+        return Outcome(seconds, saved, shown[0] if shown else None, decoded, evidence, result.outputs)
 
 
-def _needed(graph: Graph, outputs: tuple[str, ...]) -> Graph:
+def _needed(graph: Graph, outputs: list[str]) -> Graph:
     """The part of a graph that some output nodes read."""
     found, open_nodes = set(), list(outputs)
     while open_nodes:

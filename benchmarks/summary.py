@@ -13,6 +13,9 @@ SEPARATION = """How well early states tell safe from unsafe reuse: AUC of each d
 largest discrepancy over its threshold) and of the text's cosine, with a 90 % bootstrap interval, over the hits with
 gate and region limit off. Within one kind of edit, local against global edits no longer help:"""
 
+# Decisions whose result need not be the stock one.
+SERVED = ("hit", "assist")
+
 LOCAL_KINDS = ("shape", "colour", "size", "motion")
 
 
@@ -30,13 +33,24 @@ def share(items: Iterable[bool]) -> float:
     return sum(values) / len(values) if values else math.nan
 
 
+def upper_bound(events: int, trials: int, confidence: float = 0.9) -> float:
+    """One-sided Clopper-Pearson bound: the rate at which no more than so many events would be that improbable."""
+    if not trials:
+        return math.nan
+    if events == trials:
+        return 1.0
+    from scipy.stats import beta  # only the environment has it
+
+    return float(beta.ppf(confidence, events + 1, trials - events))
+
+
 def right_share(records: list[Record], field: str) -> float:
     return share(right for r in records for right in r[field].values())
 
 
 def row(name: str, records: list[Record]) -> dict[str, Any]:
     """One line of the table by kind of edit."""
-    hits = [r for r in records if r["decision"] == "hit"]
+    hits = [r for r in records if r["decision"] in SERVED]
 
     def middle(value: Callable[[Record], float]) -> float | None:
         return round(median(map(value, hits)), 3) if hits else None

@@ -67,7 +67,7 @@ def comparisons() -> list[str]:
         comparison(what, json.loads(path.read_text(encoding="utf-8")))
         for what in COMPARISONS
         for path in sorted(RESULTS.glob(f"demo_{what}_*.json"))
-        if "_tune_" not in path.name and "_quick_" not in path.name
+        if not any(part in path.name for part in ("_tune_", "_quick_", "_some_"))
     ]
 
 

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from carnator_core.options import ReuseOptions
+from scripts.graphs import SAVED_LATENT
+
+from . import random_masks
 from .stream_run import Outcome, StreamRequest, StreamRunner
 
 # The widgets' largest values: no distance reaches them.
@@ -16,6 +21,8 @@ OPEN_GATE = {
     "state": 10.0,
     "near_empty_representation": 2.0,
 }
+# Accepts nothing but the same states.
+CLOSED_GATE = dict.fromkeys(OPEN_GATE, 0.0)
 ANY_REGION = {"max_region_percent": 100}
 DEFAULT, ANY_DONOR, TEXT_ALONE = "default", "gate and region limit off", "text similarity alone"
 
@@ -28,13 +35,29 @@ class Ours:
     """The shipped workflow with the widgets of some nodes changed, and a store of its own."""
 
     name: str
-    gate: dict[str, float] = field(default_factory=dict)
     reuse: dict[str, Any] = field(default_factory=dict)
+    gate: dict[str, float] = field(default_factory=dict)
     probe: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def store(self) -> dict[str, Any]:
+        return {"name": re.sub(r"\W+", "-", self.name), "mode": "read+write"}
+
     def run(self, runner: StreamRunner, request: StreamRequest) -> Outcome:
-        store = {"name": re.sub(r"\W+", "-", self.name), "mode": "read+write"}
-        return runner.ours(request, store, self.gate, self.reuse, self.probe)
+        return runner.ours(request, self.store, self.gate, self.reuse, self.probe)
+
+
+@dataclass(frozen=True)
+class RandomMasks(Ours):
+    """The same with connectivity drawn at random, as much of it as the widgets ask for."""
+
+    def run(self, runner: StreamRunner, request: StreamRequest) -> Outcome:
+        graph = runner.ours_graph(request, self.store, self.gate, self.reuse, self.probe)
+        sampler, latent = graph[runner.graphs.sampler]["inputs"], graph[SAVED_LATENT]["inputs"]
+        for node, of, name in ((random_masks.ARM, sampler, "model"), (random_masks.DISARM, latent, "samples")):
+            graph[node] = {"class_type": node, "inputs": {random_masks.INPUTS[node]: of[name]}}
+            of[name] = [node, 0]
+        return runner.run(graph)
 
 
 def window(blocks: int) -> dict[str, int]:
@@ -43,19 +66,68 @@ def window(blocks: int) -> dict[str, int]:
     return {"window_start_percent": round(first / 30 * 100), "window_end_percent": round(stop / 30 * 100)}
 
 
-# One line for each switch of a hit; a new part of it (sparse attention) adds its own.
+def _values(text: str, widget: str, values: Iterable[Any]) -> list[Ours]:
+    """One variant for each value that is not the default."""
+    default = getattr(ReuseOptions(), widget)
+    return [Ours(text.format(value), {widget: value}) for value in values if value != default]
+
+
+def _masks() -> list[Ours]:
+    """Whose connectivity, how much of it, and in blocks of how many tokens.
+
+    The demo model has 1280 tokens: 20 blocks of 64, or 160 of 8. Random masks are the consensus' in number only.
+    """
+    found: list[Ours] = []
+    for block in (64, 8):
+        for percent in (50, 25):
+            widgets = {"attention_block": block, "attention_percent": percent}
+            name = f"masks {percent} %, blocks of {block}"
+            found += [Ours(f"{source} {name}", {"attention": source, **widgets}) for source in ("consensus", "donor")]
+            found.append(RandomMasks(f"random {name}", {"attention": "consensus", **widgets}))
+    mass = {"attention_rule": "mass", "attention_percent": 90, "attention_block": 8}
+    found += [Ours(f"{source} masks, mass 90 %, blocks of 8", {"attention": source, **mass})
+              for source in ("consensus", "donor")]  # fmt: skip
+    return found
+
+
+LATENT_ONLY, ATTENTION_ONLY, JOINT = "latent only", "attention only", "joint"
+NO_WINDOW, GATE_OFF = "no layer window", "gate off"
+
+# One line for each switch of a hit; a new part of it adds its own.
 ABLATION = (
     Ours(DEFAULT),
-    Ours("no layer window", reuse={"window_start_percent": 0, "window_end_percent": 0}),
-    *(Ours(f"layer window {blocks} of 30", reuse=window(blocks)) for blocks in (5, 11, 15, 20, 25)),
-    # The default is 2.
-    *(Ours(f"guidance interval {interval}", reuse={"guidance_interval": interval}) for interval in (1, 3, 4)),
-    # The default is 5; at least one step is refined, two with a multistep sampler.
-    *(Ours(f"refine {percent} %", reuse={"refine_percent": percent}) for percent in (0, 10)),
+    # Connectivity. No donor is accepted where only attention is reused: what is left needs none.
+    Ours(LATENT_ONLY, {"attention": "dense"}),
+    Ours(
+        ATTENTION_ONLY,
+        {
+            "assist": True,
+            "attention": "consensus",
+            "guidance_interval": 1,
+            "hold_threshold": 0.0,
+            "max_region_percent": 0,
+        },  # fmt: skip
+        gate=CLOSED_GATE,
+    ),
+    Ours(JOINT, {"attention": "consensus"}),
+    *_masks(),
+    # Layers outside the region.
+    Ours(NO_WINDOW, {"window_start_percent": 0, "window_end_percent": 0}),
+    *(Ours(f"layer window {blocks} of 30", window(blocks)) for blocks in (5, 11, 15, 20, 25)),
+    *_values("window residual {}", "window_residual", ("shared", "per layer", "none")),
+    # Guidance and steps.
+    *_values("guidance interval {}", "guidance_interval", (1, 2, 3, 4)),
+    *_values("guidance fresh from sigma {:g}", "guidance_fresh_sigma", (1.0, 0.9, 0.8)),
+    *_values("guidance ends at {:g} %", "guidance_end_percent", (60.0, 80.0, 100.0)),
+    *_values("hold {:g}", "hold_threshold", (0.0, 0.02, 0.05, 0.1)),
+    # At least one step is refined, two with a multistep sampler.
+    *_values("refine {:g} %", "refine_percent", (0.0, 5.0, 10.0)),
+    *_values("assist", "assist", (True,)),
+    # Gate.
     Ours("near-empty rule off", gate={"near_empty_representation": 2.0}),
-    Ours("gate off", gate=OPEN_GATE),
+    Ours(GATE_OFF, gate=OPEN_GATE),
     # The early states refuse nobody: what is left is recall, and a region of any size.
-    Ours(ANY_DONOR, gate=OPEN_GATE, reuse=ANY_REGION),
-    Ours(TEXT_ALONE, gate=OPEN_GATE, reuse=ANY_REGION, probe={"min_text_similarity": TEXT_SIMILARITY}),
+    Ours(ANY_DONOR, ANY_REGION, OPEN_GATE),
+    Ours(TEXT_ALONE, ANY_REGION, OPEN_GATE, {"min_text_similarity": TEXT_SIMILARITY}),
 )
-QUICK = (DEFAULT, "no layer window", "guidance interval 1", ANY_DONOR, TEXT_ALONE)
+QUICK = (DEFAULT, NO_WINDOW, "guidance interval 1", ANY_DONOR, TEXT_ALONE)

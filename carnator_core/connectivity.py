@@ -94,8 +94,11 @@ class Connectivity:
         return f"{options.attention_rule} {options.attention_percent:g} %"
 
     @classmethod
-    def of(cls, mass: torch.Tensor, block: int, options: ReuseOptions) -> Connectivity:
-        return cls(pack(keep(mass, options)).cpu(), block, cls.rule_of(options))
+    def of(cls, mass: torch.Tensor, block: int, options: ReuseOptions, device: torch.device) -> Connectivity:
+        """What the options' rule keeps of mass [layers, heads, blocks, blocks], chosen on a device, layer by layer:
+        tens of millions of values are to be ranked in a large model."""
+        packed = torch.stack([pack(keep(layer.to(device), options)).cpu() for layer in mass])
+        return cls(packed, block, cls.rule_of(options))
 
     def mask(self, layer: int, device: torch.device) -> torch.Tensor:
         """[heads, blocks, blocks] bool."""

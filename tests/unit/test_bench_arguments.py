@@ -30,7 +30,9 @@ def test_stream_limits_are_numbers() -> None:
     assert (options.clusters, options.skip, options.seconds) == (3, 2, 12.5)
 
 
-@pytest.mark.parametrize("extra", [["--quick"], ["--json"], ["--stream", "tune"], ["--sampler", "euler"]])
+@pytest.mark.parametrize(
+    "extra", [["--quick"], ["--json"], ["--stream", "tune"], ["--sampler", "euler"], ["--variants", "a"]]
+)
 def test_other_measurements_refuse_the_options_of_a_comparison(
     extra: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from benchmarks.comparison import flat, row, summarise, to_json
+from benchmarks.comparison import to_json
+from benchmarks.rows import JSON_FIELDS, flat, last_line, row, summarise
 from benchmarks.tables import comparison
 from benchmarks.variants import ANY_DONOR, DEFAULT, window
 
@@ -23,17 +24,20 @@ def miss() -> dict:
     return {"decision": "miss", "seconds": 10.0, "wrong": ["motion"]}
 
 
-def hit(seconds: float, wrong: list[str], similarity: float = 0.9, state: float = 0.1) -> dict:
+def hit(seconds: float, wrong: list[str], similarity: float = 0.9, state: float = 0.1, **more: object) -> dict:
     found = {"representation": 0.01, "residual": 0.1, "dynamics": 1.0, "state": state}
     return {
         "decision": "hit", "seconds": seconds, "wrong": wrong, "similarity": similarity, "region": 0.3,
-        "discrepancies": found,
+        "discrepancies": found, **more,
     }  # fmt: skip
 
 
 RECORDS = [
     record(0, "base", default=miss(), open=miss(), easy=hit(8.0, ["motion"])),
-    record(1, "shape", default=hit(4.0, ["motion"]), open=hit(4.0, ["motion"]), easy=hit(8.0, ["motion"])),
+    record(
+        1, "shape", default=hit(4.0, ["motion"]), open=hit(4.0, ["motion"], psnr=30.0, ssim=None),
+        easy=hit(8.0, ["motion"]),
+    ),
     record(
         2, "weather", default=miss(), open=hit(2.0, ["weather", "size"], 0.8, state=0.5),
         easy=hit(8.0, ["motion", "size"]),
@@ -47,13 +51,24 @@ def test_a_row_compares_hits_with_stock_and_all_requests_with_misses_included() 
         "variant": ANY_DONOR,
         "n_requests": 3,
         "hit_rate": pytest.approx(2 / 3, abs=1e-4),
+        "assist_rate": 0.0,
+        "dit_seconds_hit": 3.0,
+        "e2e_seconds_hit": 5.0,
+        "dit_seconds_all": pytest.approx(16 / 3, abs=1e-4),
+        "e2e_seconds_all": pytest.approx(22 / 3, abs=1e-4),
         "dit_speedup_hit": pytest.approx((10 / 4 + 10 / 2) / 2, abs=1e-4),
         "e2e_speedup_hit": pytest.approx((12 / 6 + 12 / 4) / 2, abs=1e-4),
         "e2e_speedup_all": pytest.approx(36 / (12 + 6 + 4), abs=1e-4),
         # Stock shows 5 of 6 twice; the second hit lost two of them. Showing the motion that stock lacks wins nothing.
         "attributes_kept": pytest.approx(8 / 10),
+        "attributes_right": 0.75,
         "stock_attributes": pytest.approx(10 / 12, abs=1e-4),
+        "unsafe_hits": 1,
         "unsafe_rate": 0.5,
+        # At the rate p, at most one of two is unsafe with probability 1 - p * p = 0.1.
+        "unsafe_upper": pytest.approx(0.9**0.5, abs=1e-4),
+        "psnr": 30.0,
+        "ssim": None,
     }
 
 
@@ -94,6 +109,46 @@ def test_the_documentation_shows_rows_origin_and_the_reasons_of_chosen_values() 
     assert text.startswith("## Ablation, euler, CPU\n\n`bench`, commit 012345678, CPU, today.")
     assert f"| {ANY_DONOR} | 3 | 0.667 |" in text and f"| {ANY_DONOR} | 1 | 1 |" in text
     assert "| all | 1 | 1 |" in text and "* steps: 16: as fast" in text
+
+
+def test_assists_count_as_hits_and_are_told_apart() -> None:
+    records = [record(0, "base", default=miss()), record(1, "weather", default={**hit(5.0, []), "decision": "assist"})]
+    found = row(DEFAULT, flat(records, DEFAULT))
+    assert (found["hit_rate"], found["assist_rate"], found["dit_speedup_hit"]) == (0.5, 0.5, 2.0)
+
+
+def test_losses_are_told_by_kind_of_edit() -> None:
+    losses = {line["variant"]: line for line in summarise(RECORDS)["losses"]}
+    assert list(losses[DEFAULT]) == ["variant", "base", "shape", "weather", "local edits", "all"]
+    assert losses[DEFAULT]["base"] is None and losses[DEFAULT]["weather"] is None
+    assert losses[DEFAULT]["shape"] == {"unsafe": 0, "hits": 1, "upper": 0.9}
+    assert losses["easy"]["weather"] == {"unsafe": 1, "hits": 1, "upper": 1.0}
+    assert losses["easy"]["all"]["hits"] == 3 and losses["easy"]["local edits"]["hits"] == 1
+
+
+def test_the_stock_sampler_is_a_line_of_its_own() -> None:
+    found = summarise(RECORDS)
+    stock = found["stock"]
+    assert (stock["dit_seconds_hit"], stock["e2e_seconds_all"], stock["dit_speedup_hit"]) == (10.0, 12.0, 1.0)
+    assert stock["attributes_right"] == pytest.approx(5 / 6, abs=1e-4) and stock["unsafe_rate"] == 0.0
+    assert found["stock_on_default_hits"]["n_requests"] == 1
+
+
+def test_random_masks_that_nobody_drew_give_no_row() -> None:
+    def rows(*drawn: int) -> list[str]:
+        runs = [hit(4.0, [], masks_drawn=count) for count in drawn]
+        records = [record(i, "shape", default=miss(), random=run) for i, run in enumerate(runs)]
+        return [line["variant"] for line in summarise(records)["rows"]]
+
+    assert rows(0, 0) == [DEFAULT]
+    assert rows(0, 3) == [DEFAULT, "random"]  # the first hit may have had nothing to compute
+
+
+def test_the_last_line_holds_what_was_promised_and_no_more() -> None:
+    line = last_line(summarise(RECORDS))
+    assert list(line) == ["rows", "signature_auc", "text_auc"]
+    assert all(tuple(r) == JSON_FIELDS for r in line["rows"])
+    assert json.loads(json.dumps(line)) == line
 
 
 @pytest.mark.parametrize(("blocks", "span"), [(5, (3, 4)), (11, (2, 4)), (15, (2, 5)), (20, (1, 5)), (25, (1, 6))])
