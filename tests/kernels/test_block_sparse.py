@@ -7,6 +7,7 @@ import functools
 import json
 import math
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -191,6 +192,15 @@ def test_lists_reach_flex_attention_as_they_are() -> None:
     blocks = block_mask(BlockLists.of(mask, BLOCK), 200, 330)
     assert torch.equal(blocks.to_dense()[0].bool(), mask)
     assert blocks.shape == (1, 3, 200, 330)
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch compiles for the CPU with g++")
+def test_compiled_flex_attention_passes_its_self_check() -> None:
+    from kernels import flex_block_sparse
+
+    case = dispatch.Case(torch.device("cpu"), torch.float32, 64, 64)
+    with torch.inference_mode():
+        assert dispatch._disagreement(flex_block_sparse.attend, case) is None
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
