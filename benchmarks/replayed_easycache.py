@@ -42,8 +42,9 @@ def with_replayed_easycache(model: Any, skips: Collection[int], skipped: set[int
             skipped.add(self._step)
             return super().apply_cache_diff(x, uuids)
 
+    model = model.clone()
+    model.add_wrapper_with_key("diffusion_model", "own_input", with_own_input)  # outside EasyCache
     patched = EasyCacheNode.execute(model, 0.2, 0.0, 1.0, False).result[0]  # in force from the first step to the last
     options = patched.model_options["transformer_options"]
     options["easycache"] = Replay.clone(options["easycache"])
-    patched.add_wrapper_with_key("diffusion_model", "own_input", with_own_input)
     return patched
