@@ -8,7 +8,7 @@ from pathlib import Path
 from scripts.testbed.bootstrap import add_arguments
 
 COMPARISONS = ("ablation", "controls")
-WHAT = ("tune", "report", *COMPARISONS, "kernels", "full_size", "tables")
+WHAT = ("tune", "report", *COMPARISONS, "kernels", "gpu_e2e", "tables")
 
 
 def parse(description: str, arguments: list[str] | None = None) -> argparse.Namespace:
@@ -23,8 +23,12 @@ def parse(description: str, arguments: list[str] | None = None) -> argparse.Name
     parser.add_argument("--seconds", type=float, help="after this time start no further request")
     parser.add_argument("--servers", type=int, default=1, help="servers that share the clusters (not: tune)")
     parser.add_argument("--settings", type=Path, help="tune: JSON of name -> sampler widgets")
-    parser.add_argument("--model", choices=("5b", "14b"), default="5b", help="full_size: which model")
-    parser.add_argument("--regions", type=float, nargs="+", default=[0.05, 0.15, 0.3, 0.6], help="full_size: shares")
+    whole = parser.add_argument_group("gpu_e2e")
+    whole.add_argument("--model", choices=("5b", "14b", "tiny"), default="5b", help="tiny also runs on a CPU")
+    whole.add_argument("--regions", type=float, nargs="+", default=[0.05, 0.15, 0.3, 0.6], help="shares")
+    whole.add_argument("--densities", type=float, nargs="+", default=[1.0], help="of attention; 1 is dense")
+    whole.add_argument("--easycache-skips", type=int, nargs="+", default=[], help="evaluations it skips, from 0")
+    whole.add_argument("--profile", action="store_true", help="profile one region step and one check")
     parser.add_argument("--commit", help="state this commit in the results (default: asks git)")
     comparison = parser.add_argument_group("ablation and controls")
     comparison.add_argument("--stream", choices=("tune", "report"), help="which stream (default: report)")

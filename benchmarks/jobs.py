@@ -21,7 +21,7 @@ from scripts.testbed.console import Stop, say
 from scripts.testbed.environment import ROOT
 from scripts.testbed.server import ComfyServer, has_accelerator
 
-from . import comparison, controls, full_size, kernels, plot, report, rows, tune, variants
+from . import comparison, controls, gpu_e2e, kernels, plot, report, rows, tune, variants
 from .arguments import COMPARISONS
 from .scoring import LatentScorer, make_scorer
 from .stream_run import StreamRequest, StreamRunner, load_stream
@@ -43,15 +43,19 @@ def run_job(install: Install, options: Namespace) -> int:
         return _run_comparison(install, options, device)
     if options.what == "kernels":
         result, name = kernels.measure(), "kernels"
-    elif options.what == "full_size":
-        result = full_size.measure(install.comfyui, options.model, options.steps, options.regions)
-        name = f"full_size_{options.model}"
+    elif options.what == "gpu_e2e":
+        result, name = gpu_e2e.measure(install.comfyui, _sweep(options)), f"e2e_{options.model}"
     else:
         result, name = _run_stream(install, options, device), f"demo_{options.what}"
     out = _result_file(options, name)
     out.write_text(json.dumps({**_provenance(options, device), **result}, indent=1) + "\n", encoding="utf-8")
     say(f"\nwritten: {out}")
     return 0
+
+
+def _sweep(options: Namespace) -> gpu_e2e.Sweep:
+    shares = tuple(options.regions), tuple(options.densities)
+    return gpu_e2e.Sweep(options.model, options.steps, *shares, tuple(options.easycache_skips), options.profile)
 
 
 def _result_file(options: Namespace, name: str) -> Path:

@@ -14,7 +14,7 @@ RESULTS = ROOT / "benchmarks" / "results"
 DEMO_WORLD = ROOT / "demo" / "results" / "demo_world.json"
 DOCS = ROOT / "docs" / "benchmarks.md"
 README = ROOT / "README.md"
-FULL_SIZE = RESULTS / "h200_full_size_5b.json"
+E2E = sorted(RESULTS.glob("h200_e2e_*.json"))
 KERNELS = RESULTS / "h200_kernels.json"
 START, END = "<!-- benchmarks:start -->", "<!-- benchmarks:end -->"
 
@@ -124,24 +124,28 @@ def attention_kernels() -> str:
     return "\n".join(parts)
 
 
-def full_size() -> str:
+def gpu_e2e(path: Path) -> str:
     """Whole sampling runs at full size."""
-    result = json.loads(FULL_SIZE.read_text(encoding="utf-8"))
+    result = json.loads(path.read_text(encoding="utf-8"))
+    skips = ", ".join(map(str, result.get("easycache_skips", [])))
+    easycache = f" EasyCache is core's own, made to skip the evaluations {skips}." if skips else ""
     lines = [
         {
             "run": row["what"],
             "seconds": f"{row['seconds']:.1f}",
             "speed-up": row["speedup"],
+            **({"with decoding": row["speedup_with_decode"]} if "speedup_with_decode" in row else {}),
             "of it inside Carnator": f"{row['own_share']:.1%}" if "own_share" in row else "–",
             "peak GPU memory, GB": row.get("peak_gb", "–"),
         }
         for row in result["rows"]
+        if "seconds" in row
     ]
     return (
         f"## Full size, random weights: {result['model']}\n\n`{result['command']}`, commit {result['commit'][:9]}, "
         f"{result['device']}, {result['date']}: {result['steps']} steps of uni_pc, CFG 5, in ComfyUI's sampler, text "
         "encoding and decoding left out. Weights are random and the region is a box of the given share, so this is "
-        f"speed only; the miss was checked to be the stock latent.\n\n{markdown(lines)}\n"
+        f"speed only; the miss was checked to be the stock latent.{easycache}\n\n{markdown(lines)}\n"
     )
 
 
@@ -175,7 +179,7 @@ def write_tables() -> None:
             result = json.loads(path.read_text(encoding="utf-8"))
             results[result["device"]] = result
     sections = [section(f"Stream report on {device}", result) for device, result in results.items()]
-    parts = [INTRODUCTION, demo_world(), *sections, *comparisons(), full_size(), attention_kernels()]
+    parts = [INTRODUCTION, demo_world(), *sections, *comparisons(), *map(gpu_e2e, E2E), attention_kernels()]
     DOCS.write_text("\n".join(parts), encoding="utf-8")
     text = README.read_text(encoding="utf-8")
     before, rest = text.split(START)

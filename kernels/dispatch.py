@@ -11,6 +11,7 @@ import functools
 import importlib
 import logging
 import math
+import re
 import statistics
 import time
 from collections.abc import Callable
@@ -163,39 +164,58 @@ def _compared(found: torch.Tensor, expected: torch.Tensor) -> str | None:
 # -- the operators -----------------------------------------------------------------------------------------------------
 
 
-@torch.library.custom_op("carnator::block_sparse_attention", mutates_args=())
-def _attention(
+# A namespace for each import: ComfyUI imports this package as a part of the pack, and there may be two of the pack.
+NAMESPACE = "carnator_" + re.sub(r"\W", "_", __package__)
+
+
+def _operator(
+    fake: Callable[..., torch.Tensor],
+) -> Callable[[Callable[..., torch.Tensor]], Callable[..., torch.Tensor]]:
+    """Register a function as a torch operator, unless an import before this one did: that one's would be freed."""
+
+    def register(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+        name = function.__name__
+        if hasattr(getattr(torch.ops, NAMESPACE), name):
+            return getattr(getattr(torch.ops, NAMESPACE), name)
+        made = torch.library.custom_op(f"{NAMESPACE}::{name}", function, mutates_args=())
+        made.register_fake(fake)
+        return made
+
+    return register
+
+
+def _like_queries(q, k, v, indices, counts, order, heads, query_blocks, key_blocks, block):
+    return torch.empty(q.shape, dtype=q.dtype, device=q.device)
+
+
+@_operator(fake=_like_queries)
+def attention(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
     indices: torch.Tensor, counts: torch.Tensor, order: torch.Tensor,
     heads: int, query_blocks: int, key_blocks: int, block: int,
 ) -> torch.Tensor:  # fmt: skip
+    """The operator behind ``block_sparse_attention``: operators take tensors and numbers only."""
     lists = BlockLists(indices, counts, order, heads, query_blocks, key_blocks, block)
     return choose(Case(q.device, q.dtype, q.shape[2] // heads, block)).function(q, k, v, lists)
 
 
-@_attention.register_fake
-def _(q, k, v, indices, counts, order, heads, query_blocks, key_blocks, block):
-    return torch.empty(q.shape, dtype=q.dtype, device=q.device)
-
-
 def block_sparse_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, lists: BlockLists) -> torch.Tensor:
     """Attention of q [B, Lq, H·D] over the kept blocks of k, v [B, Lk, H·D]; a torch operator, usable under compile."""
-    return _attention(
+    return attention(
         q, k, v, lists.indices, lists.counts, lists.order,
         lists.heads, lists.query_blocks, lists.key_blocks, lists.block,
     )  # fmt: skip
 
 
-@torch.library.custom_op("carnator::block_mass", mutates_args=())
+def _by_blocks(q, k, heads, block):
+    blocks = (-(-x.shape[0] // block) for x in (q, k))
+    return torch.empty(heads, *blocks, dtype=torch.float32, device=q.device)
+
+
+@_operator(fake=_by_blocks)
 def block_mass(q: torch.Tensor, k: torch.Tensor, heads: int, block: int) -> torch.Tensor:
     """[H, query blocks, key blocks] float32 of q [Lq, H·D] and k [Lk, H·D], see ``reference.block_mass``."""
     return choose_mass(Case(q.device, q.dtype, q.shape[1] // heads, block)).function(q, k, heads, block)
-
-
-@block_mass.register_fake
-def _(q, k, heads, block):
-    blocks = (-(-x.shape[0] // block) for x in (q, k))
-    return torch.empty(heads, *blocks, dtype=torch.float32, device=q.device)
 
 
 # -- whether it pays ---------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ import functools
 import json
 import math
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +20,7 @@ from hypothesis import strategies as st
 
 from kernels import dispatch, reference
 from kernels.block_lists import BlockLists
+from support.paths import ROOT
 
 BLOCK = 64
 
@@ -192,6 +194,15 @@ def test_lists_reach_flex_attention_as_they_are() -> None:
     assert blocks.shape == (1, 3, 200, 330)
 
 
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch compiles for the CPU with g++")
+def test_compiled_flex_attention_passes_its_self_check() -> None:
+    from kernels import flex_block_sparse
+
+    case = dispatch.Case(torch.device("cpu"), torch.float32, 64, 64)
+    with torch.inference_mode():
+        assert dispatch._disagreement(flex_block_sparse.attend, case) is None
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 def test_the_operators_work_in_inference_mode_for_rows_of_a_region(dtype) -> None:
     q, k, v, mask = random_case(2, 130, 330, 64, dtype=dtype)
@@ -232,9 +243,39 @@ def test_the_operators_can_be_traced_without_computing() -> None:
     lists = BlockLists.of(mask, BLOCK)
     args = (q, k, v, lists.indices, lists.counts, lists.order,
             lists.heads, lists.query_blocks, lists.key_blocks, lists.block)  # fmt: skip
-    torch.library.opcheck(torch.ops.carnator.block_sparse_attention.default, args)
+    torch.library.opcheck(getattr(torch.ops, dispatch.NAMESPACE).attention.default, args)
     torch.testing.assert_close(dispatch.block_sparse_attention(q, k, v, lists), reference.attend(q, k, v, lists))
-    torch.library.opcheck(torch.ops.carnator.block_mass.default, (q[0], k[0], 2, BLOCK))
+    torch.library.opcheck(getattr(torch.ops, dispatch.NAMESPACE).block_mass.default, (q[0], k[0], 2, BLOCK))
+
+
+IMPORTED_TWICE = """
+import importlib, sys, types
+import torch
+
+def load():
+    from kernels import block_lists, dispatch
+    return dispatch, block_lists.BlockLists.of(torch.ones(1, 2, 2, dtype=torch.bool), 64)
+
+first = load()
+for name in [name for name in sys.modules if name.startswith("kernels")]:
+    del sys.modules[name]
+second = load()
+pack = types.ModuleType("pack")
+pack.__path__ = ["."]
+sys.modules["pack"] = pack
+third = importlib.import_module("pack.kernels.dispatch"), second[1]
+assert len({id(module) for module, _ in (first, second, third)}) == 3
+q = torch.randn(1, 100, 64)
+for module, lists in (first, second, third, first):
+    assert module.block_sparse_attention(q, q, q, lists).shape == q.shape
+    assert module.block_mass(q[0], q[0], 1, 64).shape == (1, 2, 2)
+"""
+
+
+def test_importing_the_package_again_leaves_earlier_imports_working() -> None:
+    """In a process of its own: torch crashes when a freed operator is called."""
+    done = subprocess.run([sys.executable, "-c", IMPORTED_TWICE], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("dtype, head_dim", [("bf16", 128), ("fp16", 64)])
