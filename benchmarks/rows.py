@@ -114,7 +114,9 @@ def losses(name: str, records: list[Record]) -> dict[str, Any]:
 def summarise(records: list[dict[str, Any]]) -> dict[str, Any]:
     """The tables over the records of ``comparison.measure``, which hold at least one request.
 
-    ``rows_on_default_hits`` compares all methods on the very requests that the default settings accept.
+    ``rows_on_default_hits`` compares all methods on the very requests that the default settings accept, and
+    ``text_at_equal_acceptance`` tells of as many hits as they have, those with the nearest texts, read off the runs in
+    which nothing refused a donor: only its losses mean something, its seconds do not.
     """
     runs = {name: flat(records, name) for name in records[0]["runs"] if was_itself(records, name)}
     accepted = {r["id"] for r in runs[DEFAULT] if r["decision"] == "hit"}
@@ -144,7 +146,19 @@ def summarise(records: list[dict[str, Any]]) -> dict[str, Any]:
             "text_auc": overall(found, TEXT),
             "matching_text_similarity": matching_similarity(similarities, len(accepted)),
         }
+        result["text_at_equal_acceptance"] = row(
+            "text similarity, as many hits", _by_text(runs[ANY_DONOR], result["matching_text_similarity"])
+        )
     return result
+
+
+def _by_text(records: list[Record], threshold: float | None) -> list[Record]:
+    """Runs in which nothing refused a donor, as if one below this text similarity had been refused."""
+
+    def refused(record: Record) -> bool:
+        return record["decision"] == "hit" and (threshold is None or record["similarity"] < threshold)
+
+    return [{**r, "decision": "miss"} if refused(r) else r for r in records]
 
 
 def was_itself(records: list[dict[str, Any]], method: str) -> bool:
