@@ -36,9 +36,9 @@ def keep_by_mass(mass: torch.Tensor, share: float) -> torch.Tensor:
     Args:
         mass: [..., query blocks, key blocks] float.
     """
-    ordered, places = mass.sort(dim=-1, descending=True)
+    ordered, places = mass.float().sort(dim=-1, descending=True)  # sums of float16 would lose the small ones
     before = ordered.cumsum(-1) - ordered  # what the heavier ones hold
-    kept = torch.zeros_like(mass, dtype=torch.bool).scatter_(-1, places, before < share * mass.sum(-1, keepdim=True))
+    kept = torch.zeros_like(mass, dtype=torch.bool).scatter_(-1, places, before < share * ordered.sum(-1, keepdim=True))
     return kept | torch.eye(*mass.shape[-2:], dtype=torch.bool, device=mass.device)
 
 
@@ -94,8 +94,11 @@ class Connectivity:
         return f"{options.attention_rule} {options.attention_percent:g} %"
 
     @classmethod
-    def of(cls, mass: torch.Tensor, block: int, options: ReuseOptions) -> Connectivity:
-        return cls(pack(keep(mass, options)).cpu(), block, cls.rule_of(options))
+    def of(cls, mass: torch.Tensor, block: int, options: ReuseOptions, device: torch.device) -> Connectivity:
+        """What the options' rule keeps of mass [layers, heads, blocks, blocks], chosen on a device, layer by layer:
+        tens of millions of values are to be ranked in a large model."""
+        packed = torch.stack([pack(keep(layer.to(device), options)).cpu() for layer in mass])
+        return cls(packed, block, cls.rule_of(options))
 
     def mask(self, layer: int, device: torch.device) -> torch.Tensor:
         """[heads, blocks, blocks] bool."""

@@ -1,4 +1,4 @@
-"""A donor in use: what a hit takes from it, step by step, and what it is combined with."""
+"""What a request reuses, step by step: a donor's trajectory after a hit, what needs no donor in an assist."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import torch
 
 from . import evidence
+from .guidance import Guidance
+from .plan import StepPlan
 from .store.entry import EntryInfo, StoredTrajectory
 
 
@@ -17,8 +19,8 @@ class Donor:
     Args:
         region: [T', h, w] bool, the tokens that the target computes itself.
         rows: [n] int64, flat indices of the tokens to compute.
-        residual: [C, T, H, W] last guidance residual, None without guidance.
-        residual_step: the step it is of.
+        plans: what is computed at each reuse step.
+        own: [1, C, T, H, W] the target's last guided x0; meaningful inside the region.
         guided: [C, T, H, W] float16 on the CPU, the donor's x0 of the present step.
         conditional: the same of the conditional branch, at a check.
     """
@@ -27,8 +29,9 @@ class Donor:
     trajectory: StoredTrajectory
     region: torch.Tensor
     rows: torch.Tensor
-    residual: torch.Tensor | None
-    residual_step: int
+    guidance: Guidance
+    plans: dict[int, StepPlan]
+    own: torch.Tensor
     guided: torch.Tensor | None = None
     conditional: torch.Tensor | None = None
 
@@ -38,19 +41,23 @@ class Donor:
         self.conditional = self.trajectory.conditional(step) if is_check else None
 
     def remember_residual(self, step: int, residual: torch.Tensor, patch: tuple[int, int, int]) -> None:
-        """Take in what guidance adds, [C, T, H, W], from a step that ran both branches."""
-        if self.residual is not None:
-            # Outside the region's rows a region forward leaves nothing meaningful: keep the older residual there.
-            weight = evidence.blend_weight(self.region, tuple(residual.shape[1:]), patch)
-            residual = torch.where(weight > 0, residual, self.residual)
-        self.residual, self.residual_step = residual, step
+        """Take in what guidance adds, [C, T, H, W], from a step that ran both branches.
 
-    def residual_filled(self, step: int, cond: torch.Tensor) -> torch.Tensor:
-        """Unconditional x0 [1, C, T, H, W] where that branch did not run.
-
-        The last guidance residual is scaled along the donor's curve of residual norms, since it shrinks with sigma.
+        Outside the region's rows a region forward leaves nothing meaningful: the older residual stays there.
         """
-        norms = self.trajectory.residual_norm
-        before = float(norms[self.residual_step])
-        scale = float(norms[step]) / before if before > 0 else 1.0
-        return cond - scale * self.residual.to(cond)[None]
+        weight = evidence.blend_weight(self.region, tuple(residual.shape[1:]), patch)
+        self.guidance.remember(step, residual, weight)
+
+
+@dataclass
+class Assist:
+    """A miss that saves what needs no donor, on the device of the run.
+
+    Args:
+        plans: what is computed at each step between probe and refine.
+        own: [1, C, T, H, W] the last guided x0.
+    """
+
+    guidance: Guidance
+    plans: dict[int, StepPlan]
+    own: torch.Tensor

@@ -140,7 +140,12 @@ class ReuseOptions:
             value = getattr(self, name)
             _require(value in allowed, f"{name.replace('_', ' ')} must be one of {allowed}, got {value!r}")
         _require(self.attention_percent > 0.0, "attention percent must be above 0: every token attends to something")
-        _require(self.attention_block >= 0, f"attention block must be 0 or more, got {self.attention_block}")
+        block = self.attention_block
+        _require(block >= 0 and block & (block - 1) == 0, f"attention block must be 0 or a power of two, got {block}")
+        _require(
+            0.0 <= self.guidance_fresh_sigma <= 1.0,
+            f"guidance fresh sigma must lie between 0 and 1, got {self.guidance_fresh_sigma}",
+        )
         _require(self.hold_threshold >= 0.0, f"hold threshold must be 0 or more, got {self.hold_threshold}")
         _require(
             self.window_start_percent <= self.window_end_percent,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -11,8 +12,8 @@ from .options import ReuseOptions
 # Where one conditional forward over all tokens re-estimates the region. What a prompt changes becomes visible at
 # different noise levels: layout first, moved and resized objects next, particles and texture last.
 CHECK_SIGMAS = (0.96, 0.94, 0.90, 0.82)
-# At and above this noise level layout and shapes are decided; guidance is not reused there.
-FRESH_GUIDANCE_SIGMA = 0.9
+# Where a dense run measures what its blocks attend to: once among the early steps and once among the late ones.
+MASS_SIGMAS = (0.9, 0.6)
 FINAL_SIGMA = 0.001  # counts as 0: uni_pc writes it in place of 0
 
 
@@ -66,35 +67,55 @@ class LayerWindow:
     def blocks(self) -> range:
         return range(self.first, self.stop)
 
+    def spans(self, residual: str) -> list[range]:
+        """Runs of blocks of which one stale residual each is kept: see ``ReuseOptions.window_residual``."""
+        if residual == "per layer":
+            return [range(block, block + 1) for block in self.blocks]
+        return [self.blocks] if residual == "shared" and self.blocks else []
+
 
 class StepKind(str, Enum):
     DENSE = "dense"
     CHECK = "check"
     REGION = "region"
     REPLAY = "replay"
+    HOLD = "hold"
+    ASSIST = "assist"
 
 
 @dataclass(frozen=True)
 class StepPlan:
-    """One model evaluation, as the core orders it from the host.
+    """One step, as the core orders it from the host.
 
     Args:
         kind: dense (all tokens, stock), check (conditional branch over all tokens), region (region rows only inside
-            the layer window), replay (no evaluation).
+            the layer window), assist (all tokens), replay (no evaluation: the donor's x0), hold (no evaluation: the
+            last own x0 in place of a new one).
         run_uncond: whether the unconditional branch runs; else the core fills it.
+        unguided: the core fills the unconditional branch with the conditional one.
+        sparse: self-attention follows the connectivity.
         capture_hidden: hand the middle block's conditional output to the session.
+        capture_mass: hand the block mass of every layer's self-attention, conditional lane, to the session.
         record_window: keep what the layer window adds to the hidden states, for later region steps.
     """
 
     kind: StepKind
     run_uncond: bool = True
+    unguided: bool = False
+    sparse: bool = False
     capture_hidden: bool = False
+    capture_mass: bool = False
     record_window: bool = False
 
     @property
     def captures(self) -> bool:
         """Whether carrying out this step takes memory of our own."""
-        return self.capture_hidden or self.record_window
+        return self.capture_hidden or self.capture_mass or self.record_window
+
+    @property
+    def evaluates(self) -> bool:
+        """Whether the model runs at all."""
+        return self.kind not in (StepKind.REPLAY, StepKind.HOLD)
 
 
 @dataclass(frozen=True)
@@ -117,9 +138,10 @@ class Schedule:
     def reuse_steps(self) -> range:
         return range(self.probe_end, self.refine_start)
 
-    def keeps_guidance_fresh(self, step: int) -> bool:
-        """Whether the unconditional branch runs in this region step whatever the guidance interval."""
-        return self.sigmas[step] >= FRESH_GUIDANCE_SIGMA
+    @property
+    def mass_steps(self) -> set[int]:
+        """Steps of a dense run in which block mass is measured."""
+        return {min(self.reuse_steps, key=lambda i: abs(self.sigmas[i] - sigma)) for sigma in MASS_SIGMAS}
 
     @classmethod
     def of(
@@ -157,16 +179,42 @@ def region_forward_cost(shape: ModelShape, window: LayerWindow, share: float) ->
     return (full * (keys_values + rest) + limited * (keys_values + share * rest)) / (shape.depth * (keys_values + rest))
 
 
+def reuse_plans(
+    schedule: Schedule, options: ReuseOptions, guided: bool, change: Sequence[float] | None, all_tokens: bool = False
+) -> dict[int, StepPlan]:
+    """What is computed at each reuse step, known before the first of them.
+
+    Args:
+        change: [steps] how much the guided x0 of a stored request of this schedule changed at each step, relative to
+            its size; None where that is not known, and then no evaluation is left out.
+        all_tokens: nothing is replayed, so that there is no region to check.
+    """
+    plans = {}
+    moved, age = 0.0, 0
+    for step in schedule.reuse_steps:
+        moved += math.inf if change is None else change[step]
+        age += 1
+        early = schedule.sigmas[step] >= options.guidance_fresh_sigma
+        unguided = step >= options.guidance_end_percent / 100 * schedule.steps
+        if step in schedule.checks and not all_tokens:
+            plans[step], moved = StepPlan(StepKind.CHECK, run_uncond=False, record_window=True), 0.0
+        elif moved < options.hold_threshold and not early:
+            plans[step] = StepPlan(StepKind.HOLD, run_uncond=False)
+        else:
+            uncond = guided and not unguided and (early or age >= options.guidance_interval)
+            kind = StepKind.ASSIST if all_tokens else StepKind.REGION
+            plans[step], moved = StepPlan(kind, uncond, unguided), 0.0
+            age = 0 if uncond else age
+    return plans
+
+
 def predicted_work(
-    schedule: Schedule, shape: ModelShape, window: LayerWindow, share: float, interval: int, guided: bool
+    schedule: Schedule, shape: ModelShape, window: LayerWindow, share: float, plans: dict[int, StepPlan], guided: bool
 ) -> float:
     """Share of a dense run's forwards that a hit is predicted to need (probe and refine included)."""
     branches = 2 if guided else 1
-    dense_steps = schedule.steps - len(schedule.reuse_steps)
-    region_forwards = 0.0
-    for step in set(schedule.reuse_steps) - set(schedule.checks):
-        uncond = 1.0 if schedule.keeps_guidance_fresh(step) else 1 / interval
-        region_forwards += 1 + guided * uncond
     forward = region_forward_cost(shape, window, share) if share > 0 else 0.0
-    work = dense_steps * branches + len(schedule.checks) + region_forwards * forward
-    return work / (schedule.steps * branches)
+    cost = {StepKind.CHECK: 1.0, StepKind.REGION: forward, StepKind.ASSIST: 1.0}
+    reused = sum(cost.get(plan.kind, 0.0) * (1 + plan.run_uncond) for plan in plans.values())
+    dense_steps = schedule.steps - len(schedule.reuse_steps)
+    return (dense_steps * branches + reused) / (schedule.steps * branches)

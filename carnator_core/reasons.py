@@ -10,6 +10,7 @@ class Decision(str, Enum):
     """What became of a request."""
 
     HIT = "hit"
+    ASSIST = "assist"
     MISS = "miss"
     DECLINED = "declined"
     OFF = "off"

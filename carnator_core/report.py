@@ -37,6 +37,7 @@ class Report:
     dense_step_seconds: float | None = None
     entry_id: str | None = None
     store_note: str | None = None
+    attention: str | None = None  # how reuse steps attended
     learned_pairs: int | None = None  # of the eight that the model's scale needs; None where thresholds are set by hand
 
     def to_dict(self) -> dict[str, Any]:
@@ -73,11 +74,12 @@ class Report:
         learning = self.learned_pairs is not None and self.learned_pairs < PAIRS_NEEDED
         if learning and self.reason.code is not Code.LEARNING:
             note = f" (learning this model: {self.learned_pairs} of {PAIRS_NEEDED}){note}"
-        if self.decision is not Decision.HIT:
+        if self.decision not in (Decision.HIT, Decision.ASSIST):
             return f"{self.decision.value}: {self.reason.sentence}{note}"
-        parts = ["hit"]
-        if self.estimated_speedup:
-            parts[0] += f" {self.estimated_speedup:.1f}×"
+        gain = f" {self.estimated_speedup:.1f}×" if self.estimated_speedup else ""
+        if self.decision is Decision.ASSIST:
+            return f"assist{gain}, not bit-identical: {self.reason.sentence}{note}"
+        parts = [f"hit{gain}"]
         if self.donor_created:
             parts.append(f"donor {_age(time.time() - self.donor_created)} ago")
         parts.append(f"region {self.region_share or 0:.0%}")
@@ -111,6 +113,8 @@ def summary(status: str, data: dict[str, Any]) -> str:
             lines.append(f"{family} {found:.3g} {limit}")
     if data["region_history"]:
         lines.append("region " + ", ".join(f"{share:.0%} at step {step + 1}" for step, share in data["region_history"]))
+    if data["attention"]:
+        lines.append(f"attention in reuse steps {data['attention']}")
     if data["steps"]:
         lines.append("steps: " + ", ".join(f"{count} {kind}" for kind, count in data["steps"].items()))
         lines.append(f"{data['seconds']:.1f} s, of which Carnator {data['own_seconds']:.2f} s")

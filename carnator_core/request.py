@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
+from .attention import AttentionSite
 from .identity import HardKey
 from .plan import ModelShape, Schedule
 
@@ -19,6 +20,7 @@ class Request:
         embedding: [D] pooled text conditioning, unit length.
         text_digest: exact identity of the text conditioning.
         guided: whether an unconditional branch exists.
+        attention: how the model attends; None where connectivity cannot be used.
         reused_input: whether the input latent came from a reused run: such a run never becomes a donor.
     """
 
@@ -28,4 +30,5 @@ class Request:
     shape: ModelShape
     schedule: Schedule
     guided: bool
+    attention: AttentionSite | None = None
     reused_input: bool = False

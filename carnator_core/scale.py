@@ -20,6 +20,7 @@ import torch
 from .evidence import token_difference
 from .identity import HardKey, digest
 from .options import GateOptions
+from .reasons import Code, Reason
 from .signature import EarlySignature, discrepancies
 from .store.entry import EntryInfo
 from .store.tensor_file import EntryError
@@ -142,3 +143,16 @@ def seen_distances(store: Store, key: HardKey, patch: tuple[int, int, int], min_
         except EntryError as error:
             log.debug("pair %s left out of the scale: %s", pair, error)
     return found
+
+
+def on_own_scale(
+    limits: Thresholds, store: Store, key: HardKey, patch: tuple[int, int, int], min_similarity: float
+) -> Thresholds | Reason:
+    """The thresholds for the model of ``key``, or why its scale is not known yet."""
+    try:
+        found = seen_distances(store, key, patch, min_similarity)
+    except OSError as error:  # the store went away in mid-run: no reason to lose the run
+        return Reason.of(Code.NO_STORE, detail=error.strerror or str(error))
+    if len(found) < PAIRS_NEEDED:
+        return Reason.of(Code.LEARNING, known=len(found), needed=PAIRS_NEEDED)
+    return limits.times(medians(found))

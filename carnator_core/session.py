@@ -1,14 +1,15 @@
-"""The life of one request: recall -> probe -> decide -> reuse or dense -> commit or discard.
+"""The life of one request: recall -> probe -> decide -> reuse, assist or dense -> commit or discard.
 
 The host calls, for every step i of the sampler:
 
     plan = session.plan_step(i)
-    replay:  x0 = session.replayed(i)
+    replay, hold: x0 = session.standing_in(i, x)
     dense:   evaluate both branches, session.observe(i, cond, uncond, hidden), guide, session.finish_step(i, guided)
     check:   evaluate the conditional branch over all tokens; if session.reestimate(i, cond) also the other; then as
              for region
-    region:  evaluate session.rows; session.residual_filled(...) where the unconditional branch did not run, guide,
+    region:  evaluate session.rows; session.filled(...) where the unconditional branch did not run, guide,
              session.finish_step(i, guided)
+    assist:  the same over all tokens
 
 and ``session.commit`` only after the whole run succeeded. Until the decision everything captured stays in host RAM.
 """
@@ -19,37 +20,36 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import torch
 
 from . import evidence
-from .donor import Donor
+from .attention import SparseAttention, consensus_id, dense_because, find_connectivity
+from .candidates import find_candidates
+from .capture import Capture
+from .connectivity import Connectivity
+from .donor import Assist, Donor
+from .guidance import Guidance
 from .identity import digest
 from .options import GateOptions, Options
-from .plan import LayerWindow, StepKind, StepPlan
+from .plan import LayerWindow, StepKind, StepPlan, reuse_plans
 from .reasons import Code, Decision, Reason
 from .recall import Candidate
 from .report import Report
 from .request import Request
-from .scale import PAIRS_NEEDED, Thresholds, medians, seen_distances, unrelated_pairs
-from .signature import EarlySignature, build_signature, compact
-from .store.entry import Entry, EntryInfo, Trajectory
+from .scale import PAIRS_NEEDED, Thresholds, on_own_scale, unrelated_pairs
+from .signature import EarlySignature, build_signature
+from .store.entry import Entry, EntryInfo
 from .store.folder import Store
 from .store.tensor_file import EntryError, EntryGone
+from .tiles import block_for
 from .verdict import Verdict, judge
 
 log = logging.getLogger("carnator")
 
-
-@dataclass
-class _Capture:
-    """What a dense run keeps for later requests, float16 on the CPU."""
-
-    guided: dict[int, torch.Tensor] = field(default_factory=dict)
-    conditional: dict[int, torch.Tensor] = field(default_factory=dict)
-    residual_norm: list[float] = field(default_factory=list)
-    signature: EarlySignature | None = None
+# A check compares with a prediction that was made with dense attention, so it attends densely itself.
+SPARSE_KINDS = (StepKind.REGION, StepKind.ASSIST)
 
 
 class Session:
@@ -59,61 +59,33 @@ class Session:
         self.request, self.options, self._store = request, options, store
         self.window = LayerWindow.of(options.reuse, request.shape.depth)
         self.report = Report(thresholds=options.gate)
-        self._capture = _Capture()
+        self._capture = Capture()
         self._donor: Donor | None = None
+        self._assist: Assist | None = None
         self._previous_cond: torch.Tensor | None = None
         self._residual: torch.Tensor | None = None
         self._kinds: Counter[str] = Counter()
         self._give_up = False
+        self._departed = False
         self.reused: EntryInfo | None = None  # the donor of which steps are in the result
         self._writes = options.store.mode != "read" and not request.reused_input
         self._heat = torch.zeros(request.shape.grid)
         # Set by hand, or the defaults until the decision puts them on the model's own scale.
         self._limits = Thresholds(options.gate or GateOptions(), options.reuse.region_threshold)
-        self._candidates = self._recall()
+        self.block = block_for(request.shape.tokens, options.reuse.attention_block)
+        self._dense_attention = dense_because(options.reuse, request.attention, request.shape.tokens)
+        self.sparse: SparseAttention | None = None
+        self._recall()
 
-    # -- recall ----------------------------------------------------------------------------------------------------
-
-    def _recall(self) -> list[Candidate]:
-        probe, report, request = self.options.probe, self.report, self.request
+    def _recall(self) -> None:
+        probe, report = self.options.probe, self.report
         failure = self._store.take_failure()
         report.store_note = failure and f"the run before was {failure}"
         if self.options.gate is None:
-            known = len(unrelated_pairs(self._store.texts(), request.key, probe.min_text_similarity))
+            known = len(unrelated_pairs(self._store.texts(), self.request.key, probe.min_text_similarity))
             report.learned_pairs = min(known, PAIRS_NEEDED)
-        if self.options.store.mode == "write":
-            report.reason = Reason.of(Code.STORE_WRITE_ONLY)
-            return []
-        if probe.donor is not None:
-            return self._pinned(probe.donor)
-        found = self._store.recall(request.key, request.embedding, probe.recall_top_k, self.entry_id)
-        close = [c for c in found.same_key if c.similarity >= probe.min_text_similarity]
-        if close:
-            return close
-        if found.trouble is not None:
-            report.reason = Reason.of(Code.ENTRY_CORRUPT, detail=found.trouble)
-        elif found.same_key:
-            best = found.same_key[0].similarity
-            report.reason = Reason.of(Code.TEXT_TOO_DIFFERENT, best=best, needed=probe.min_text_similarity)
-        elif found.nearest is not None:
-            fields = found.nearest.info.key.differs_in(request.key)
-            report.reason = Reason.of(Code.KEY_DIFFERS, fields=", ".join(fields))
-        else:
-            report.reason = Reason.of(Code.STORE_EMPTY)
-        return []
-
-    def _pinned(self, donor: str) -> list[Candidate]:
-        """The donor that the artist chose: whatever its text, key and gate still hold."""
-        found = self._store.find(donor, self.request.embedding) if donor else None
-        if found is None:
-            detail = "it is not in this store" if donor else "its report names no stored request"
-            self.report.reason = Reason.of(Code.DONOR_UNAVAILABLE, detail=detail)
-            return []
-        if found.info.key != self.request.key:
-            fields = ", ".join(found.info.key.differs_in(self.request.key))
-            self.report.reason = Reason.of(Code.DONOR_DIFFERS, fields=fields)
-            return []
-        return [found]
+        self._candidates, why = find_candidates(self.request, self.options, self._store, self.entry_id)
+        report.reason = why or report.reason
 
     @property
     def entry_id(self) -> str:
@@ -133,22 +105,28 @@ class Session:
         return plan
 
     def _plan(self, step: int) -> StepPlan:
-        schedule, guided = self.request.schedule, self.request.guided
-        last_probe = step == schedule.probe_end - 1
-        if self._donor is None or step not in schedule.reuse_steps or not self._load(step):
+        schedule = self.request.schedule
+        in_use = self._donor or self._assist
+        if in_use is None or step not in schedule.reuse_steps or not (self._assist or self._load(step)):
+            last_probe = step == schedule.probe_end - 1
             return StepPlan(
                 StepKind.DENSE,
-                run_uncond=guided,
+                run_uncond=self.request.guided,
                 capture_hidden=last_probe and not self._give_up,
+                capture_mass=step in self._mass_steps,
                 record_window=last_probe and bool(self._candidates),
             )
-        if step in schedule.checks:
-            return StepPlan(StepKind.CHECK, run_uncond=False, record_window=True)
-        if self._donor.rows.numel() == 0:
+        plan = in_use.plans[step]
+        if self._donor and not self._donor.rows.numel() and plan.kind is not StepKind.CHECK:
             return StepPlan(StepKind.REPLAY, run_uncond=False)
-        age = step - self._donor.residual_step
-        due = guided and (schedule.keeps_guidance_fresh(step) or age >= self.options.reuse.guidance_interval)
-        return StepPlan(StepKind.REGION, run_uncond=due)
+        sparse = self.sparse is not None and plan.kind in SPARSE_KINDS
+        return replace(plan, sparse=sparse)
+
+    @property
+    def _mass_steps(self) -> set[int]:
+        """Steps whose attention is measured: of a run that will be stored, where connectivity is used at all."""
+        kept = self._writes and not self._give_up and self._dense_attention is None
+        return self.request.schedule.mass_steps if kept else set()
 
     def _load(self, step: int) -> bool:
         """Read what a step needs of the donor. If that fails, the rest of the run is dense and this returns False."""
@@ -158,8 +136,13 @@ class Session:
             self.go_dense(self._set_aside(self._donor.info, error))
         return self._donor is not None
 
-    def replayed(self, step: int, like: torch.Tensor) -> torch.Tensor:
-        """The donor's guided x0 [1, C, T, H, W] on the device and in the dtype of ``like``."""
+    def standing_in(self, step: int, x: torch.Tensor) -> torch.Tensor:
+        """Guided x0 [1, C, T, H, W] of a step without an evaluation, on the device and in the dtype of ``x``."""
+        in_use = self._assist or self._donor
+        held = in_use.plans[step].kind is StepKind.HOLD and (self._assist or self._donor.rows.numel())
+        return in_use.own.to(x) if held else self._replayed(x)
+
+    def _replayed(self, like: torch.Tensor) -> torch.Tensor:
         return self._donor.guided.to(like)[None]
 
     def observe(self, step: int, cond: torch.Tensor, uncond: torch.Tensor | None, hidden: torch.Tensor | None) -> None:
@@ -170,16 +153,20 @@ class Session:
             hidden: [D, T', h, w] if the plan asked for it.
         """
         cond0 = cond[0].detach()
+        residual = None if uncond is None else cond0 - uncond[0].detach()
         if self._donor is not None:
-            if uncond is not None:
-                self._donor.remember_residual(step, cond0 - uncond[0], self.request.shape.patch)
+            if residual is not None:
+                self._donor.remember_residual(step, residual, self.request.shape.patch)
+            return
+        if self._assist is not None:
+            if residual is not None:
+                self._assist.guidance.remember(step, residual)
             return
         if self._give_up:
             return
-        residual = None if uncond is None else cond0 - uncond[0].detach()
-        self._capture.residual_norm.append(0.0 if residual is None else float(residual.float().square().mean().sqrt()))
+        self._capture.keep_residual(residual)
         if step in self.request.schedule.checks and self._writes:
-            self._capture.conditional[step] = compact(cond0)
+            self._capture.keep_conditional(step, cond0)
         if hidden is not None:
             uncond0 = None if uncond is None else uncond[0].detach()
             self._capture.signature = build_signature(hidden, cond0, uncond0, self._previous_cond)
@@ -187,9 +174,14 @@ class Session:
         elif step < self.request.schedule.probe_end:
             self._previous_cond = cond0.clone()
 
-    def residual_filled(self, step: int, cond: torch.Tensor) -> torch.Tensor:
+    def observe_mass(self, layer: int, mass: torch.Tensor) -> None:
+        """Block mass [heads, blocks, blocks] of one layer's self-attention, if the plan asked for it."""
+        self._capture.keep_mass(layer, mass)
+
+    def filled(self, step: int, cond: torch.Tensor) -> torch.Tensor:
         """Unconditional x0 [1, C, T, H, W] where that branch did not run."""
-        return self._donor.residual_filled(step, cond)
+        in_use = self._donor or self._assist
+        return cond if in_use.plans[step].unguided else in_use.guidance.unconditional(step, cond)
 
     def reestimate(self, step: int, cond: torch.Tensor) -> bool:
         """At a check: let the region grow and shrink. Returns whether the unconditional branch must run now.
@@ -203,8 +195,7 @@ class Session:
         region = evidence.evidence_region(difference, self._threshold(step))
         grew = bool((region & ~donor.region).any())
         always = self.options.reuse.guidance_interval == 1 and bool(region.any())
-        donor.region, donor.rows = region, evidence.region_rows(region, difference)
-        self._note_region(step)
+        self._set_region(region, evidence.region_rows(region, difference), step)
         return (grew or always) and self.request.guided
 
     def finish_step(self, step: int, guided: torch.Tensor, kind: StepKind) -> torch.Tensor:
@@ -213,30 +204,45 @@ class Session:
         Args:
             guided: [1, C, T, H, W] x0 after guidance; returned unchanged (the same object) in dense steps.
         """
+        if kind is StepKind.ASSIST:
+            self._departed, self._assist.own = True, guided
+            return guided
+        if self._assist is not None:  # a held step, or refining
+            return guided
         if kind is not StepKind.DENSE:
+            self._departed = True
+            if kind is not StepKind.REPLAY:
+                self._donor.own = guided
             weight = evidence.blend_weight(self._donor.region, guided.shape[2:], self.request.shape.patch)
-            donor = self.replayed(step, guided)
+            donor = self._replayed(guided)
             self._heat += self._donor.region.cpu()
             self.reused = self._donor.info
             return torch.where(weight > 0, torch.lerp(donor, guided, weight.to(guided)), donor)
         if self._donor is None and not self._give_up:
             if self._writes:
-                self._capture.guided[step] = compact(guided[0])
+                self._capture.keep_guided(step, guided[0])
             if step == self.request.schedule.probe_end - 1 and self._candidates:
-                self._decide(guided.device)
+                self._decide(guided)
         return guided
 
     # -- decision --------------------------------------------------------------------------------------------------
 
-    def _decide(self, device: torch.device) -> None:
+    def _decide(self, guided: torch.Tensor) -> None:
         """Judge every candidate, cheapest first, and take the first whose files also pass their check."""
-        learning = self._learn_scale() if self.options.gate is None else None
+        learning = None
+        if self.options.gate is None:
+            patch, similarity = self.request.shape.patch, self.options.probe.min_text_similarity
+            known = on_own_scale(self._limits, self._store, self.request.key, patch, similarity)
+            if isinstance(known, Reason):
+                learning = known
+            else:
+                self._limits = known
         refused: list[Verdict] = []
         for verdict in sorted(filter(None, map(self._judge, self._candidates)), key=lambda v: v.work):
             if learning:
                 refused.append(replace(verdict, refusal=learning, thresholds=None))
             elif verdict.refusal is None:
-                if self._accept(verdict, device):
+                if self._accept(verdict, guided):
                     return
             else:
                 refused.append(verdict)
@@ -244,30 +250,28 @@ class Session:
             nearest = max(refused, key=lambda v: v.candidate.similarity)
             self._show(nearest)
             self.report.reason = nearest.refusal
-
-    def _learn_scale(self) -> Reason | None:
-        """Put the thresholds on this model's scale, or say why they are not known yet."""
-        request, similarity = self.request, self.options.probe.min_text_similarity
-        try:
-            found = seen_distances(self._store, request.key, request.shape.patch, similarity)
-        except OSError as error:  # the store went away in mid-run: no reason to lose the run
-            return Reason.of(Code.NO_STORE, detail=error.strerror or str(error))
-        if len(found) < PAIRS_NEEDED:
-            return Reason.of(Code.LEARNING, known=len(found), needed=PAIRS_NEEDED)
-        self._limits = self._limits.times(medians(found))
-        return None
+            if self.options.reuse.assist and not learning:
+                self._begin_assist(nearest, guided)
 
     def _judge(self, candidate: Candidate) -> Verdict | None:
         try:
             donor = self._store.signature(candidate.info.id)
-            return judge(
-                candidate, self._capture.signature, donor, self.request, self.options.reuse, self.window, self._limits
-            )
+            change = self._change_of(donor)
+            mine, reuse = self._capture.signature, self.options.reuse
+            return judge(candidate, mine, donor, change, self.request, reuse, self.window, self._limits)
         except EntryError as error:
             self.report.reason = self._set_aside(candidate.info, error)
             return None
 
-    def _accept(self, verdict: Verdict, device: torch.device) -> bool:
+    def _change_of(self, donor: EarlySignature) -> list[float] | None:
+        """How much a stored request's x0 changed at each step. Raises EntryError."""
+        if donor.change is None:
+            return None
+        if donor.change.numel() != self.request.schedule.steps:
+            raise EntryError("its changes are of another number of steps")
+        return donor.change.tolist()
+
+    def _accept(self, verdict: Verdict, guided: torch.Tensor) -> bool:
         schedule, info = self.request.schedule, verdict.candidate.info
         try:
             trajectory = self._store.trajectory(info.id, self.request.shape.latent, schedule.steps, schedule.checks)
@@ -275,13 +279,44 @@ class Session:
         except EntryError as error:
             self.report.reason = self._set_aside(info, error)
             return False
-        region = verdict.region.to(device)
-        self._donor = Donor(info, trajectory, region, verdict.rows.to(device), self._residual, schedule.probe_end - 1)
-        self._capture = _Capture()  # a hit does not become a donor: errors would chain
+        guidance = Guidance(self._residual, schedule.probe_end - 1, trajectory.residual_norm)
+        region, rows = (found.to(guided.device) for found in (verdict.region, verdict.rows))
+        self._donor = Donor(info, trajectory, region, rows, guidance, verdict.plans, guided)
+        self._capture = Capture()  # a hit does not become a donor: errors would chain
+        self._choose_connectivity(info, guided.device)
         self._show(verdict)
         self.report.decision, self.report.reason = Decision.HIT, Reason.of(Code.REUSED)
-        self._note_region(schedule.probe_end - 1)
+        self._set_region(region, rows, schedule.probe_end - 1)
         return True
+
+    def _begin_assist(self, nearest: Verdict, guided: torch.Tensor) -> None:
+        """Go on without a donor, but not densely; the nearest request still tells how fast predictions change."""
+        schedule, reuse, info = self.request.schedule, self.options.reuse, nearest.candidate.info
+        try:
+            change = self._change_of(self._store.signature(info.id))
+            with self._store.trajectory(info.id, self.request.shape.latent, schedule.steps, schedule.checks) as known:
+                norms = known.residual_norm
+        except EntryError as error:
+            self._set_aside(info, error)
+            return
+        plans = reuse_plans(schedule, reuse, self.request.guided, change, all_tokens=True)
+        self._assist = Assist(Guidance(self._residual, schedule.probe_end - 1, norms), plans, guided)
+        self._capture = Capture()  # its result is not the stock one
+        self._choose_connectivity(None, guided.device)
+        self.report.decision = Decision.ASSIST
+
+    def _choose_connectivity(self, donor: EntryInfo | None, device: torch.device) -> None:
+        if self._dense_attention is None:
+            found = find_connectivity(self._store, self.request, self.options.reuse, donor, self.block, device)
+            self.sparse, self.report.attention = found
+        else:
+            self.report.attention = f"dense: {self._dense_attention}"
+
+    def _set_region(self, region: torch.Tensor, rows: torch.Tensor, step: int) -> None:
+        self._donor.region, self._donor.rows = region, rows
+        if self.sparse is not None and rows.numel():
+            self.sparse.limit(rows)
+        self.report.region_history.append((step, round(float(region.float().mean()), 4)))
 
     def _show(self, verdict: Verdict) -> None:
         report, info = self.report, verdict.candidate.info
@@ -299,14 +334,12 @@ class Session:
         self._store.quarantine(info.id, str(error))
         return Reason.of(Code.ENTRY_CORRUPT, detail=str(error))
 
-    def _note_region(self, step: int) -> None:
-        self.report.region_history.append((step, round(float(self._donor.region.float().mean()), 4)))
-
     # -- end -------------------------------------------------------------------------------------------------------
 
     @property
     def reusing(self) -> bool:
-        return self._donor is not None
+        """Whether steps that are not stock ones lie ahead, or may."""
+        return self._donor is not None or self._assist is not None
 
     @property
     def heat(self) -> torch.Tensor:
@@ -315,11 +348,11 @@ class Session:
 
     def go_dense(self, reason: Reason) -> None:
         """Drop all state: every later step is dense and nothing is stored."""
-        # Once a step was reused the result is no longer the stock one: that stays a hit, with the reason told.
-        if self.reused is None:
+        # Once a step was not the stock one the result is not either: that keeps its name, with the reason told.
+        if not self._departed:
             self.report.decision = Decision.DECLINED
         self.close()
-        self._candidates, self._capture, self._give_up = [], _Capture(), True
+        self._candidates, self._capture, self._give_up = [], Capture(), True
         self.report.reason = reason
 
     def count_stock_step(self) -> None:
@@ -327,10 +360,10 @@ class Session:
         self._kinds[StepKind.DENSE.value] += 1
 
     def close(self) -> None:
-        """Let go of the donor: its file is closed and the store may delete it."""
+        """Let go of all that is reused: the donor's file is closed and the store may delete it."""
         if self._donor is not None:
             self._donor.trajectory.close()
-            self._donor = None
+        self._donor = self._assist = self.sparse = None
 
     def commit(
         self, seconds: float, output: str | None = None, preview: Callable[[], bytes | None] = lambda: None
@@ -349,21 +382,17 @@ class Session:
             self.report.region_share = float(self.heat.mean())
         if self._donor is not None:
             self._store.note_hit(self._donor.info.id, max(0.0, self._donor.info.seconds - seconds))
-        whole = capture.signature is not None and len(capture.guided) == request.schedule.steps
         if request.reused_input and self.reused is None:
             self.report.store_note = "not stored: its input latent came from a reused run"
-        if self._donor is not None or not whole:
+        if self._donor is not None or not capture.is_whole(request.schedule.steps):
             return
-        info = EntryInfo(
-            id=self.entry_id,
-            key=request.key,
-            created=time.time(),
-            seconds=seconds,
-            prompt=None,
-            output=output,
-        )
-        trajectory = Trajectory(capture.guided, capture.conditional, torch.tensor(capture.residual_norm))
-        note = self._store.commit(Entry(info, request.embedding, capture.signature, trajectory, preview()))
+        info = EntryInfo(self.entry_id, request.key, time.time(), seconds, prompt=None, output=output)
+        entry = Entry(info, request.embedding, capture.signature, capture.trajectory(), preview())
+        mass = capture.mass(request.shape.depth, len(self._mass_steps))
+        if mass is not None:
+            kept = Connectivity.of(mass, self.block, self.options.reuse, request.attention.device)
+            entry = replace(entry, connectivity=kept)
+        note = self._store.commit(entry, mass, consensus_id(request.key, self.block))
         if note is None:
             self.report.entry_id = info.id
         else:

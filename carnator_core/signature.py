@@ -9,6 +9,8 @@ Families (what the model knows after the probe):
 
 from __future__ import annotations
 
+import itertools
+import math
 from dataclasses import asdict, dataclass
 
 import torch
@@ -39,12 +41,15 @@ class EarlySignature:
         representation: [D, t, h, w] pooled hidden state, each side <= 8.
         residual, dynamics: [C, t, h, w] pooled latents or None.
         state: [C, T, H, W] conditional x0 in model space.
+        change: [steps] float32, how much the guided x0 changed at each step of the whole run, relative to its size;
+            only a stored request has it, and not if it was stored before this was kept.
     """
 
     representation: torch.Tensor
     residual: torch.Tensor | None
     dynamics: torch.Tensor | None
     state: torch.Tensor
+    change: torch.Tensor | None = None
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """The families that are present, by name (what the store writes)."""
@@ -52,7 +57,7 @@ class EarlySignature:
 
     @classmethod
     def from_tensors(cls, tensors: dict[str, torch.Tensor]) -> EarlySignature:
-        return cls(*(tensors.get(name) for name in FAMILIES))
+        return cls(*(tensors.get(name) for name in (*FAMILIES, "change")))
 
 
 def pool(volume: torch.Tensor) -> torch.Tensor:
@@ -87,6 +92,20 @@ def build_signature(
         dynamics=None if previous_cond_x0 is None else compact(pool(cond_x0 - previous_cond_x0)),
         state=compact(cond_x0),
     )
+
+
+def relative_change(x0: list[torch.Tensor]) -> torch.Tensor:
+    """[steps] float32: RMS of x0 - the x0 before, over the RMS of x0; 0 at the first step.
+
+    Args:
+        x0: [C, T, H, W] predictions of consecutive steps.
+    """
+    change = [0.0]
+    for before, after in itertools.pairwise(x0):
+        size = float(after.float().square().mean())
+        moved = float((after.float() - before.float()).square().mean())
+        change.append(math.sqrt(moved / size) if size > 0 else 0.0)
+    return torch.tensor(change[: len(x0)])
 
 
 def _cosine_distance(a: torch.Tensor, b: torch.Tensor, weight: torch.Tensor) -> float:

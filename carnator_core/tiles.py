@@ -32,7 +32,7 @@ def tile_order(grid: tuple[int, int, int], block: int) -> torch.Tensor:
     """[tokens] int64: the row-by-row index of the token at each position of the tile order.
 
     Boxes follow each other in a snake and those at the edges are smaller, so nothing is padded: a block of
-    consecutive tokens is one box, or parts of two that touch.
+    consecutive tokens is one box where the sides of the grid divide, else parts of a few boxes that touch.
     """
     position = torch.stack(torch.meshgrid(*map(torch.arange, grid), indexing="ij"))
     tile = torch.tensor(tile_of(block)).view(3, 1, 1, 1)

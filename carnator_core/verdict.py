@@ -9,7 +9,7 @@ import torch
 from . import evidence
 from .gate import exceeded, explain, thresholds_for
 from .options import GateOptions, ReuseOptions
-from .plan import LayerWindow, predicted_work
+from .plan import LayerWindow, StepPlan, predicted_work, reuse_plans
 from .reasons import Code, Reason
 from .recall import Candidate
 from .request import Request
@@ -25,7 +25,7 @@ class Verdict:
     Args:
         region: [T', h, w] bool, the evidence region at the end of the probe; rows: its flat indices [n].
         share: rows over all tokens.
-        work: predicted work of the hit, relative to a dense run.
+        plans: what each reuse step would compute; work: predicted work of that, relative to a dense run.
         thresholds: what it was held against; None while they are not known.
         refusal: None if the candidate is accepted.
     """
@@ -36,6 +36,7 @@ class Verdict:
     region: torch.Tensor
     rows: torch.Tensor
     share: float
+    plans: dict[int, StepPlan]
     work: float
     refusal: Reason | None
 
@@ -44,12 +45,17 @@ def judge(
     candidate: Candidate,
     mine: EarlySignature,
     donor: EarlySignature,
+    change: list[float] | None,
     request: Request,
     reuse: ReuseOptions,
     window: LayerWindow,
     limits: Thresholds,
 ) -> Verdict:
-    """Compare two signatures. Raises EntryError if the donor's has other families or shapes."""
+    """Compare two signatures. Raises EntryError if the donor's has other families or shapes.
+
+    Args:
+        change: how much the donor's x0 changed at each step, see ``reuse_plans``.
+    """
     if {n: t.shape for n, t in donor.tensors().items()} != {n: t.shape for n, t in mine.tensors().items()}:
         raise EntryError("signature has other families or shapes")
     schedule, shape = request.schedule, request.shape
@@ -61,7 +67,8 @@ def judge(
     gate = thresholds_for(float(region.float().mean()), limits.gate)
     allowed = reuse.max_region_percent / 100
     found = discrepancies(mine, donor, evidence.replayed_tokens(difference, region, allowed))
-    work = predicted_work(schedule, shape, window, share, reuse.guidance_interval, request.guided)
+    plans = reuse_plans(schedule, reuse, request.guided, change)
+    work = predicted_work(schedule, shape, window, share, plans, request.guided)
     if exceeded(found, gate):
         refusal = Reason.of(Code.GATE_REJECTED, families=explain(found, gate))
     elif share > allowed:
@@ -70,4 +77,4 @@ def judge(
         refusal = Reason.of(Code.NO_SAVING, predicted=work)
     else:
         refusal = None
-    return Verdict(candidate, found, gate, region, rows, share, work, refusal)
+    return Verdict(candidate, found, gate, region, rows, share, plans, work, refusal)

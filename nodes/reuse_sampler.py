@@ -26,7 +26,8 @@ class CarnatorReuseSampler(io.ComfyNode):
             category=CATEGORY,
             description="KSampler for Wan text-to-video that reuses compatible earlier requests. Keep the seed and "
             "change the prompt: what the prompt leaves alone is not computed again. Anything it cannot reuse runs "
-            "densely, bit-identical to KSampler; a miss is kept for the next variation, a declined run is not.",
+            "densely, bit-identical to KSampler unless assist is on; a miss is kept for the next variation, a declined "
+            "run is not.",
             inputs=[*_sampler_inputs(), *reuse_inputs(), *link_inputs()],
             outputs=[
                 io.Latent.Output("latent", display_name="latent", tooltip="The denoised latent."),

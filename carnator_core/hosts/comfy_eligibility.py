@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from ..attention import AttentionSite
 from ..plan import ModelShape
 from ..reasons import Code, Reason
 from .comfy_wan_block import changed_forward, unsupported_block
@@ -202,3 +203,11 @@ def model_shape(guider: Any, noise: torch.Tensor) -> ModelShape:
         ffn_dim=diffusion.ffn_dim,
         context_tokens=guider.conds["positive"][0]["cross_attn"].shape[1],
     )
+
+
+def attention_site(guider: Any) -> AttentionSite:
+    """How the model computes self-attention. Call after ``check_model``."""
+    patcher = guider.model_patcher
+    layer = patcher.model.diffusion_model.blocks[0].self_attn
+    dtype = patcher.get_model_object("manual_cast_dtype") or patcher.model.get_dtype()
+    return AttentionSite(patcher.load_device, dtype, layer.num_heads, layer.head_dim)

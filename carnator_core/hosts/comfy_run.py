@@ -171,6 +171,7 @@ class ComfyRun:
             shape=eligibility.model_shape(guider, noise),
             schedule=schedule,
             guided=_has_guidance(guider),
+            attention=eligibility.attention_site(guider),
             reused_input=LINEAGE.is_reused(start),
         )
 
@@ -210,8 +211,8 @@ class ComfyRun:
             with self._clock.host():
                 return executor(*args, **kwargs)
         self._forward.begin(self._plan)
-        if self._plan.kind is StepKind.REPLAY:
-            return self.session.finish_step(self._step, self.session.replayed(self._step, x), StepKind.REPLAY)
+        if not self._plan.evaluates:
+            return self.session.finish_step(self._step, self.session.standing_in(self._step, x), self._plan.kind)
         started = time.perf_counter()
         try:
             with self._clock.host():
@@ -296,7 +297,7 @@ class ComfyRun:
             uncond = evaluate([None, conds[1]])[1]
             self.session.observe(self._step, cond, uncond, None)
             return [cond, uncond]
-        return [cond, self.session.residual_filled(self._step, cond)]
+        return [cond, self.session.filled(self._step, cond)]
 
 
 class _Clock:

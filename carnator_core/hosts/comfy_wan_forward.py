@@ -1,4 +1,4 @@
-"""Block patches of one Wan forward: capture in dense steps, region rows in reuse steps.
+"""Block patches of one Wan forward: capture in dense steps, region rows and sparse attention in reuse steps.
 
 Patches go on a per-call copy of transformer_options, so the model itself is never changed.
 """
@@ -10,8 +10,11 @@ from typing import Any
 
 import torch
 
+from ..attention import measure_mass
 from ..plan import StepKind, StepPlan
 from ..session import Session
+from ..tiles import tile_order
+from .comfy_self_attention import with_self_attention
 from .comfy_wan_block import evaluate_rows
 
 CONDITIONAL = 0  # index of the positive prompt in cond_or_uncond
@@ -20,15 +23,21 @@ CONDITIONAL = 0  # index of the positive prompt in cond_or_uncond
 class ForwardPatches:
     """Carries out one step plan inside the diffusion model.
 
-    Per lane (condition uuid) it keeps what the layer window added to the hidden states in the last forward over all
-    tokens, [1, L, D] in the model's dtype: inside the window, rows outside the region take an equal share of it per
-    block, so later blocks see keys and values close to what they would have been.
+    Per lane (condition uuid) and span of blocks it keeps what the span added to the hidden states in the last forward
+    over all tokens, [1, L, D] in the model's dtype: inside the layer window, rows outside the region take an equal
+    share of it per block, so later blocks see keys and values close to what they would have been.
+
+    While attention is sparse the hidden states are in tile order between the first block and the last.
     """
 
     def __init__(self, session: Session, diffusion_model: torch.nn.Module):
         self._session, self._blocks = session, diffusion_model.blocks
+        self._last = len(diffusion_model.blocks) - 1
         self._window = session.window
-        self._added: dict[Any, torch.Tensor] = {}
+        self._spans = session.window.spans(session.options.reuse.window_residual)
+        self._added: dict[tuple[Any, int], torch.Tensor] = {}  # (uuid, span), in row-by-row order
+        self._tiled: dict[tuple[Any, int], torch.Tensor] = {}  # the same in tile order, once it was used so
+        self._tiled_freqs: tuple[torch.Tensor, torch.Tensor] | None = None  # of which table, in tile order
         self._hidden: torch.Tensor | None = None
         self._plan: StepPlan | None = None
         self.idle = False
@@ -39,6 +48,8 @@ class ForwardPatches:
     def release(self) -> None:
         """Free what only a hit needs."""
         self._added.clear()
+        self._tiled.clear()
+        self._tiled_freqs = None
 
     def stand_aside(self) -> None:
         """Drop all state; every later forward is the stock one."""
@@ -70,17 +81,23 @@ class ForwardPatches:
         return executor(*args[:at], patched(args[at]), *args[at + 1 :], **kwargs)
 
     def _patches(self, plan: StepPlan) -> dict[tuple[str, int], Callable]:
+        if plan.sparse:
+            return {("double_block", i): self._sparse_patch(i, plan) for i in range(len(self._blocks))}
         if plan.kind is StepKind.REGION:
-            limited = set(self._window.blocks) | {len(self._blocks) - 1}
-            return {("double_block", i): self._region_patch(i) for i in limited}
+            return {("double_block", i): self._region_patch(i) for i in self._limited}
         stages: dict[int, list[Callable]] = {}
-        if plan.record_window and self._window.blocks:
-            entry: dict[Any, torch.Tensor] = {}
-            stages.setdefault(self._window.first, []).append(self._keep_entry(entry))
-            stages.setdefault(self._window.stop - 1, []).append(self._keep_added(entry))
+        if plan.record_window:
+            for number, span in enumerate(self._spans):
+                entry: dict[Any, torch.Tensor] = {}
+                stages.setdefault(span.start, []).append(self._keep_entry(entry))
+                stages.setdefault(span.stop - 1, []).append(self._keep_added(entry, number))
         if plan.capture_hidden:
             stages.setdefault(self._session.request.shape.middle_block, []).append(self._keep_hidden)
-        return {("double_block", i): _observed(hooks) for i, hooks in stages.items()}
+        measured = range(len(self._blocks)) if plan.capture_mass else ()
+        return {
+            ("double_block", i): _observed(stages.get(i, []), self._mass_hook(i) if i in measured else None)
+            for i in {*stages, *measured}
+        }
 
     # Each hook sees (lanes, block input, block output); lanes are (uuid, index) pairs in batch order.
 
@@ -92,10 +109,11 @@ class ForwardPatches:
 
         return hook
 
-    def _keep_added(self, entry: dict[Any, torch.Tensor]) -> Callable:
+    def _keep_added(self, entry: dict[Any, torch.Tensor], span: int) -> Callable:
         def hook(lanes: list, before: torch.Tensor, after: torch.Tensor) -> None:
             for (uuid, _), h in zip(lanes, after.chunk(len(lanes)), strict=False):
-                self._added[uuid] = h - entry.pop(uuid)
+                self._tiled.pop((uuid, span), None)
+                self._added[uuid, span] = h - entry.pop(uuid)
 
         return hook
 
@@ -104,33 +122,87 @@ class ForwardPatches:
             if index == CONDITIONAL:
                 self._hidden = h[0].T.unflatten(1, self._session.request.shape.grid)
 
-    def _region_patch(self, index: int) -> Callable:
-        block, window = self._blocks[index], self._window
-        last = index == len(self._blocks) - 1
-        share = 1.0 / max(1, len(window.blocks))
+    def _mass_hook(self, layer: int) -> Callable:
+        """Sees the queries and keys [B, L, H*D] of a layer's self-attention."""
+        session = self._session
+
+        def hook(lanes: list, q: torch.Tensor, k: torch.Tensor) -> None:
+            order = tile_order(session.request.shape.grid, session.block).to(q.device)
+            for (_, index), query, key in zip(lanes, q.chunk(len(lanes)), k.chunk(len(lanes)), strict=False):
+                if index == CONDITIONAL:
+                    heads = session.request.attention.heads
+                    session.observe_mass(layer, measure_mass(query[0], key[0], heads, order, session.block))
+
+        return hook
+
+    # -- reuse steps -----------------------------------------------------------------------------------------------
+
+    @property
+    def _limited(self) -> set[int]:
+        """Blocks of which a region step computes the region's rows only; nothing reads the last one's other rows."""
+        return set(self._window.blocks) | {self._last}
+
+    def _region_patch(self, layer: int) -> Callable:
+        def patch(args: dict, extra: dict) -> dict:
+            return {"img": self._limited_block(layer, args, self._session.rows, self._added)}
+
+        return patch
+
+    def _limited_block(self, layer: int, args: dict, rows: torch.Tensor, added: dict) -> torch.Tensor:
+        """Hidden states after a block that updates some rows; the others take their share of what was added before."""
+        x, options = args["img"], args["transformer_options"]
+        updated = evaluate_rows(self._blocks[layer], x, rows, args["vec"], args["pe"], args["txt"], options)
+        number, span = next(((n, s) for n, s in enumerate(self._spans) if layer in s), (None, None))
+        if layer == self._last or span is None:
+            out = x.clone()
+        else:
+            out = torch.add(x, torch.cat([added[uuid, number] for uuid in options["uuids"]]), alpha=1.0 / len(span))
+        out[:, rows] = updated
+        return out
+
+    def _sparse_patch(self, layer: int, plan: StepPlan) -> Callable:
+        """A block in tile order whose self-attention follows the connectivity."""
+        sparse = self._session.sparse
+        limited = plan.kind is StepKind.REGION and layer in self._limited
+
+        def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+            return sparse.attend(layer, q, k, v, of_rows=limited)
 
         def patch(args: dict, extra: dict) -> dict:
-            x, options, rows = args["img"], args["transformer_options"], self._session.rows
-            updated = evaluate_rows(block, x, rows, args["vec"], args["pe"], args["txt"], options)
-            lanes = options["uuids"]
-            if last:
-                out = x.clone()  # outside rows are never read again
+            x = args["img"][:, sparse.order] if layer == 0 else args["img"]
+            options = with_self_attention(args["transformer_options"], attend)
+            args = {**args, "img": x, "pe": self._freqs_in_tiles(args["pe"]), "transformer_options": options}
+            if limited:
+                out = self._limited_block(layer, args, sparse.rows, self._added_in_tiles(options["uuids"]))
             else:
-                out = torch.add(x, torch.cat([self._added[uuid] for uuid in lanes]), alpha=share)
-            out[:, rows] = updated
+                out = extra["original_block"](args)["img"]
+            if layer == self._last:
+                out = torch.empty_like(out).index_copy_(1, sparse.order, out)
             return {"img": out}
 
         return patch
 
+    def _freqs_in_tiles(self, freqs: torch.Tensor) -> torch.Tensor:
+        if self._tiled_freqs is None or self._tiled_freqs[0] is not freqs:
+            self._tiled_freqs = freqs, freqs[:, self._session.sparse.order]
+        return self._tiled_freqs[1]
 
-def _observed(hooks: list[Callable]) -> Callable:
-    """A block patch that runs the stock block and shows hooks its input and output."""
+    def _added_in_tiles(self, uuids: list) -> dict[tuple[Any, int], torch.Tensor]:
+        for name in [name for name in self._added if name[0] in uuids]:
+            self._tiled[name] = self._added.pop(name)[:, self._session.sparse.order]
+        return self._tiled
+
+
+def _observed(hooks: list[Callable], attention: Callable | None) -> Callable:
+    """A block patch that runs the stock block and shows hooks its input and output, and one its queries and keys."""
 
     def patch(args: dict, extra: dict) -> dict:
-        before = args["img"]
-        out = extra["original_block"](args)
-        options = args["transformer_options"]
+        before, options = args["img"], args["transformer_options"]
         lanes = list(zip(options["uuids"], options["cond_or_uncond"], strict=False))
+        if attention is not None:
+            seen = with_self_attention(options, lambda q, k, v: attention(lanes, q, k))
+            args = {**args, "transformer_options": seen}
+        out = extra["original_block"](args)
         for hook in hooks:
             hook(lanes, before, out["img"])
         return out

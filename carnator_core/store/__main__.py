@@ -20,8 +20,9 @@ for needed in ("torch", "safetensors", "sqlalchemy"):
 from ..options import StoreOptions
 from .archive import export_entry, import_entry
 from .catalog import Usage
+from .consensus import read_consensus
 from .disk import folder_bytes
-from .entry import PREVIEW_FILE, read_info, verify_entry
+from .entry import PREVIEW_FILE, read_connectivity, read_info, verify_entry
 from .folder import MIN_FREE_BYTES, Store
 from .registry import open_store
 from .tensor_file import EntryError
@@ -60,7 +61,9 @@ def _parser() -> argparse.ArgumentParser:
 
     add("list", _list, "a table of all entries")
     add("show", _show, "everything known of one entry", "id")
-    verify = add("verify", _verify, "read and check every byte of one entry or of all, and the catalog")
+    verify = add(
+        "verify", _verify, "read and check every byte of one entry or of all, of every consensus and the catalog"
+    )
     verify.add_argument("id", nargs="?")
     add("export", _export, "write one entry to a new file", "id", "file")
     add("import", _import, "take in a file that export wrote, checked to the last byte", "file")
@@ -113,7 +116,9 @@ def _show(store: Store, options: argparse.Namespace) -> int:
     print(f"last use      {_when(usage.last_used)}\nsize          {folder_bytes(folder) / 1e6:.1f} MB")
     print(f"dense run     {info.seconds:.1f} s\nhits          {usage.hits}, {usage.seconds_saved:.0f} s saved")
     print(f"pinned        {'yes' if usage.pinned else 'no'}\ntext          {embedding.numel()} numbers")
-    print(f"preview       {PREVIEW_FILE if (folder / PREVIEW_FILE).exists() else 'none'}\nkey")
+    print(f"preview       {PREVIEW_FILE if (folder / PREVIEW_FILE).exists() else 'none'}")
+    kept = read_connectivity(folder)
+    print(f"connectivity  {'none' if kept is None else f'{kept.rule}, blocks of {kept.block} tokens'}\nkey")
     for name, value in info.key.fields:
         print(f"  {name:24} {value}")
     return 0
@@ -128,6 +133,13 @@ def _verify(store: Store, options: argparse.Namespace) -> int:
         except EntryError as error:
             bad += 1
             print(f"{entry_id}  BAD: {error}")
+    for path in store.consensuses.paths():
+        try:
+            read_consensus(path)
+            print(f"{path.stem}  good consensus")
+        except EntryError as error:
+            bad += 1
+            print(f"{path.stem}  BAD consensus: {error}")
     damage = store.check_catalog()
     print(f"catalog  {'good' if damage is None else f'BAD: {damage}'}")
     return 1 if bad or damage else 0

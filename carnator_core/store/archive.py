@@ -12,6 +12,7 @@ import zipfile
 from pathlib import Path
 
 from .entry import (
+    CONNECTIVITY_FILE,
     MAX_PREVIEW_BYTES,
     PREVIEW_FILE,
     SIGNATURE_FILE,
@@ -25,6 +26,7 @@ from .folder import GB, Store
 from .tensor_file import EntryError
 
 NEEDED = {SIGNATURE_FILE, TRAJECTORY_FILE}
+OPTIONAL = {CONNECTIVITY_FILE, PREVIEW_FILE}
 
 
 def export_entry(store: Store, entry_id: str, target: Path) -> None:
@@ -36,7 +38,7 @@ def export_entry(store: Store, entry_id: str, target: Path) -> None:
         with open(target, "xb") as file:
             made = True
             with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
-                for name in sorted(NEEDED | {PREVIEW_FILE}):
+                for name in sorted(NEEDED | OPTIONAL):
                     if name in NEEDED or (folder / name).exists():
                         archive.write(folder / name, f"{entry_id}/{name}")
             file.flush()
@@ -69,7 +71,7 @@ def _members(archive: zipfile.ZipFile, budget: float) -> tuple[str, dict[str, zi
     found: dict[str, zipfile.ZipInfo] = {}
     for member in archive.infolist():
         folder, _, name = member.filename.partition("/")
-        if folder != entry_id or name not in NEEDED | {PREVIEW_FILE} or name in found:
+        if folder != entry_id or name not in NEEDED | OPTIONAL or name in found:
             raise EntryError(f"the archive holds {member.filename!r}, which is no part of one entry")
         if member.compress_type != zipfile.ZIP_STORED or member.flag_bits & 1:
             raise EntryError(f"{member.filename} is compressed or encrypted")

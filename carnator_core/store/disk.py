@@ -2,6 +2,7 @@
 
 ``entries/<id>/`` holds complete entries only, ``staging/`` what is being written or deleted, ``quarantine/`` what
 failed a check. Writing makes and syncs a folder in staging and renames it into entries; deleting renames it back first.
+Files that belong to no single entry are synced in staging too and then put in the place of the old ones.
 """
 
 from __future__ import annotations
@@ -104,15 +105,21 @@ class Disk:
         aside.mkdir()
         for name in names:
             if (self.base / name).exists():
-                os.rename(self.base / name, aside / name)
+                os.rename(self.base / name, aside / Path(name).name)
         self.clean_up()
+
+    def put(self, file: Path, name: str) -> None:
+        """Make a complete, synced file in staging one of the store itself, in place of an earlier one."""
+        target = self.base / name
+        os.replace(file, target)
+        _sync_folder(target.parent)
 
     def clean_up(self) -> None:
         """Drop what a killed process left in staging, and all but the newest of the quarantine."""
         now = time.time()
-        gone = [path for made, path in _by_age(self._staging) if now - made > STALE_SECONDS]
+        gone = [path for made, path in by_age(self._staging) if now - made > STALE_SECONDS]
         room = QUARANTINE_BYTES
-        for place, (_, path) in enumerate(reversed(_by_age(self._quarantine))):
+        for place, (_, path) in enumerate(reversed(by_age(self._quarantine))):
             room -= folder_bytes(path)
             if place >= KEPT_IN_QUARANTINE or room < 0:
                 gone.append(path)
@@ -131,7 +138,7 @@ def folder_bytes(folder: Path) -> int:
     return total
 
 
-def _by_age(folder: Path) -> list[tuple[float, Path]]:
+def by_age(folder: Path) -> list[tuple[float, Path]]:
     """Times and paths of what lies in a folder, oldest first; it may vanish under us."""
     found = []
     for item in _listed(folder):

@@ -1,8 +1,9 @@
 """The file format of one donor.
 
 An entry is a folder. ``signature.safetensors`` holds the Early Signature, the text embedding and, in its header, the
-hard key and the checksums; ``trajectory.safetensors`` holds one x0 per step; a picture ``preview.jpg``, for people
-only, may lie beside them, and an empty file ``pinned`` keeps the entry from eviction.
+hard key and the checksums; ``trajectory.safetensors`` holds one x0 per step; ``connectivity.safetensors``, which an
+entry may lack, holds which key blocks each query block attended to, one bit per pair. A picture ``preview.jpg``, for
+people only, may lie beside them, and an empty file ``pinned`` keeps the entry from eviction.
 """
 
 from __future__ import annotations
@@ -16,12 +17,14 @@ from pathlib import Path
 
 import torch
 
+from ..connectivity import Connectivity
 from ..identity import HardKey
-from ..signature import EarlySignature, compact
-from .tensor_file import EntryError, TensorFile, write_file
+from ..signature import EarlySignature, compact, relative_change
+from .tensor_file import BYTES, EntryError, TensorFile, write_file
 
 SIGNATURE_FILE = "signature.safetensors"
 TRAJECTORY_FILE = "trajectory.safetensors"
+CONNECTIVITY_FILE = "connectivity.safetensors"
 PIN_FILE = "pinned"
 PREVIEW_FILE = "preview.jpg"
 MAX_PREVIEW_BYTES = 64 << 10
@@ -88,6 +91,7 @@ class Entry:
     Args:
         embedding: [D] float32 text embedding for recall.
         preview: a JPEG picture of at most 64 KB; anything else is not written.
+        connectivity: what the dense run attended to, if that was measured.
     """
 
     info: EntryInfo
@@ -95,9 +99,11 @@ class Entry:
     signature: EarlySignature
     trajectory: Trajectory
     preview: bytes | None = None
+    connectivity: Connectivity | None = None
 
     def tensors(self) -> list[torch.Tensor]:
-        return [self.embedding, *self.signature.tensors().values(), *self.trajectory.tensors().values()]
+        kept = [] if self.connectivity is None else [self.connectivity.packed]
+        return [self.embedding, *self.signature.tensors().values(), *self.trajectory.tensors().values(), *kept]
 
 
 class StoredTrajectory:
@@ -132,8 +138,14 @@ def write_entry(folder: Path, entry: Entry) -> None:
     info = entry.info
     described = {"key": dict(info.key.fields), "created": info.created, "seconds": info.seconds, "prompt": info.prompt}
     described["output"] = info.output
-    tensors = {**entry.signature.tensors(), "embedding": entry.embedding.float()}
+    change = relative_change([x0 for _, x0 in sorted(entry.trajectory.guided.items())])
+    tensors = {**entry.signature.tensors(), "embedding": entry.embedding.float(), "change": change}
     write_file(folder / TRAJECTORY_FILE, entry.trajectory.tensors(), {"id": info.id})
+    if entry.connectivity is not None:
+        kept = entry.connectivity
+        write_file(
+            folder / CONNECTIVITY_FILE, {"kept": kept.packed}, {"id": info.id, "block": kept.block, "rule": kept.rule}
+        )
     if entry.preview is not None and is_preview(entry.preview):
         with open(folder / PREVIEW_FILE, "xb") as file:
             file.write(entry.preview)
@@ -194,6 +206,9 @@ def read_signature(folder: Path) -> tuple[EntryInfo, EarlySignature]:
         raise EntryError(f"{SIGNATURE_FILE}: a family is missing")
     if any(t.dtype != torch.float16 or t.ndim != 4 for t in signature.tensors().values()):
         raise EntryError(f"{SIGNATURE_FILE}: a family is no float16 volume")
+    change = signature.change
+    if change is not None and (change.dtype != torch.float32 or change.ndim != 1):
+        raise EntryError(f"{SIGNATURE_FILE}: the change per step is no float32 curve")
     return info, signature
 
 
@@ -225,6 +240,28 @@ def open_trajectory(
         raise
 
 
+def read_connectivity(folder: Path) -> Connectivity | None:
+    """What an entry's dense run attended to, or None if the entry does not say. Raises EntryError."""
+    path = folder / CONNECTIVITY_FILE
+    if not path.exists() and folder.is_dir():
+        return None
+    with TensorFile(path, dtypes=BYTES) as file:
+        if file.names != {"kept"} or len(file.shape("kept")) != 4 or min(file.shape("kept")) < 1:
+            raise EntryError(f"{CONNECTIVITY_FILE} does not hold one mask per layer and head")
+        packed, block, rule = file.tensor("kept"), file.header.get("block"), file.header.get("rule")
+    if type(block) is not int or block < 1 or not isinstance(rule, str):
+        raise EntryError(f"{CONNECTIVITY_FILE}: header is incomplete")
+    count, width = packed.shape[-2:]
+    if width != -(-count // 8):
+        raise EntryError(f"{CONNECTIVITY_FILE}: {count} blocks do not fit {width} bytes per row")
+    if count % 8 and bool((packed[..., -1] >> count % 8).any()):
+        raise EntryError(f"{CONNECTIVITY_FILE} names blocks that are not there")
+    places = torch.arange(count)
+    if not bool((packed[..., places, places // 8] >> (places % 8).to(torch.uint8) & 1).all()):
+        raise EntryError(f"{CONNECTIVITY_FILE}: a block does not attend to itself")
+    return Connectivity(packed, block, rule)
+
+
 def verify_entry(folder: Path) -> EntryInfo:
     """Check everything of an entry that can be checked without a request. Raises EntryError."""
     read_info(folder)
@@ -239,4 +276,5 @@ def verify_entry(folder: Path) -> EntryInfo:
         trajectory.check()
     finally:
         trajectory.close()
+    read_connectivity(folder)
     return info

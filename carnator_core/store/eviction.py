@@ -1,13 +1,31 @@
-"""Which entries go when the budget is exceeded: those of least benefit."""
+"""Which entries go when the budget is exceeded: those of least benefit; and what a purge tells."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 
 from .catalog import Usage
 
 HALF_LIFE_SECONDS = 7 * 86400.0
 EXPECTED_SAVING = 0.5
+
+
+@dataclass(frozen=True)
+class Purged:
+    """What a purge deleted and what it left although it was old enough."""
+
+    entries: int
+    bytes: int
+    pinned: int
+    in_use: int
+
+    @property
+    def sentence(self) -> str:
+        kept = [f"{self.pinned} pinned"] * bool(self.pinned) + [f"{self.in_use} in use"] * bool(self.in_use)
+        return f"{self.entries} entries deleted, {self.bytes / 1e9:.2f} GB" + (
+            f"; kept: {', '.join(kept)}" if kept else ""
+        )
 
 
 def benefit(usage: Usage, now: float) -> float:

@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from ..connectivity import Connectivity, Consensus
 from ..identity import HardKey
 from ..options import StoreOptions
 from ..recall import Candidate, TextIndex
 from ..signature import EarlySignature
 from . import catalog as catalogs
 from .catalog import Catalog, CatalogDamaged, CatalogError, Usage
+from .consensus import ConsensusFiles
 from .disk import Disk, folder_bytes
 from .entry import (
     SIGNATURE_FILE,
@@ -29,12 +31,13 @@ from .entry import (
     EntryInfo,
     StoredTrajectory,
     open_trajectory,
+    read_connectivity,
     read_info,
     read_signature,
     verify_entry,
     write_entry,
 )
-from .eviction import victims
+from .eviction import Purged, victims
 from .tensor_file import EntryError, EntryGone, is_finite
 from .writer import Writer
 
@@ -62,29 +65,13 @@ class Recalled:
     trouble: str | None
 
 
-@dataclass(frozen=True)
-class Purged:
-    """What a purge deleted and what it left although it was old enough."""
-
-    entries: int
-    bytes: int
-    pinned: int
-    in_use: int
-
-    @property
-    def sentence(self) -> str:
-        kept = [f"{self.pinned} pinned"] * bool(self.pinned) + [f"{self.in_use} in use"] * bool(self.in_use)
-        return f"{self.entries} entries deleted, {self.bytes / 1e9:.2f} GB" + (
-            f"; kept: {', '.join(kept)}" if kept else ""
-        )
-
-
 class Store:
     """The entries under one root and name. Thread-safe. Raises OSError if folder or catalog cannot be used."""
 
     def __init__(self, root: Path, options: StoreOptions):
         self.options = options
         self.disk = Disk(Path(root) / options.name)
+        self.consensuses = ConsensusFiles(self.disk)
         self._lock = threading.RLock()
         self._writer = Writer()
         self._leases: list[str] = []
@@ -238,6 +225,19 @@ class Store:
             end_lease()
             raise
 
+    def connectivity(self, entry_id: str) -> Connectivity | None:
+        """What an entry's dense run attended to, or None if the entry does not say. Raises EntryError."""
+        return read_connectivity(self.disk.folder(entry_id))
+
+    def consensus(self, consensus_id: str) -> Consensus | None:
+        """The mean mass of the requests of one model and shape, pending writes included, if there is a good one."""
+        self.wait()
+        try:
+            return self.consensuses.read(consensus_id)
+        except OSError as error:
+            log.warning("Carnator: the consensus was not read: %s", error)
+            return None
+
     def note_hit(self, entry_id: str, seconds_saved: float) -> None:
         """Count a hit for the entry's benefit."""
         self._count(entry_id, 1, seconds_saved)
@@ -261,24 +261,34 @@ class Store:
 
     # -- writing ---------------------------------------------------------------------------------------------------
 
-    def commit(self, entry: Entry) -> str | None:
-        """Write an entry in the background and keep the budget.
+    def commit(self, entry: Entry, mass: torch.Tensor | None = None, consensus_id: str | None = None) -> str | None:
+        """Write an entry in the background and keep the budget; a new one also counts for its consensus.
 
-        Returns None if the entry is being written or is there already, else a sentence. What goes wrong later is
-        told by ``take_failure``.
+        Args:
+            mass: [layers, heads, blocks, blocks] float, in the blocks of the entry's connectivity.
+            consensus_id: hex digest of the model and shape.
+        Returns:
+            None if the entry is being written or is there already, else a sentence. What goes wrong later is told by
+            ``take_failure``.
+        Raises ValueError for a mass without connectivity or id, and EntryError for names that are none.
         """
+        if mass is not None:
+            if entry.connectivity is None or consensus_id is None:
+                raise ValueError("a mass needs the entry's connectivity and the id of its consensus")
+            self.consensuses.path(consensus_id)
         size = sum(tensor.nbytes for tensor in entry.tensors())
+        written = size if mass is None else size + 2 * mass.numel()
         try:
             if self.disk.folder(entry.info.id).exists():
                 self._count(entry.info.id, 0, 0.0)
                 return None
             if size > self.options.budget_gb * GB:
                 return f"not stored: {self._too_large}"
-            if self.disk.free_bytes - size < MIN_FREE_BYTES:
+            if self.disk.free_bytes - written < MIN_FREE_BYTES:
                 return "not stored: less than 5 GB are free on the disk of the store"
         except OSError as error:
             return f"not stored: {error.strerror or error}"
-        self._writer.start(partial(self._write, entry))
+        self._writer.start(partial(self._write, entry, mass, consensus_id))
         return None
 
     def wait(self) -> None:
@@ -289,7 +299,7 @@ class Store:
         """Why a background write failed, once."""
         return self._writer.take_failure()
 
-    def _write(self, entry: Entry) -> str | None:
+    def _write(self, entry: Entry, mass: torch.Tensor | None, consensus_id: str | None) -> str | None:
         if not all(map(is_finite, entry.tensors())):
             return "not stored: the result is not finite"
         try:
@@ -301,6 +311,12 @@ class Store:
             there = self.disk.folder(entry.info.id).exists()
             return None if there else f"not stored: {error.strerror or error}"
         self._keep_budget(keep=entry.info.id)
+        if mass is None:
+            return None
+        try:
+            self.consensuses.add(consensus_id, mass, entry.connectivity.block)
+        except (OSError, EntryError) as error:
+            return f"consensus not updated: {getattr(error, 'strerror', None) or error}"
         return None
 
     def admit(self, folder: Path) -> EntryInfo:

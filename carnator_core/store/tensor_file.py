@@ -1,4 +1,4 @@
-"""One file of an entry: safetensors with a sealed header, read tensor by tensor, each checked before it is handed out.
+"""One file of a store: safetensors with a sealed header, read tensor by tensor, each checked before it is handed out.
 
 Reading uses plain reads instead of a memory map: a mapped file that is cut short while in use would end the process.
 """
@@ -20,7 +20,8 @@ SCHEMA = 1
 MAX_HEADER_BYTES = 16 << 20
 _HEADER = "carnator"
 _LENGTH_BYTES = 8
-_DTYPES = {"F16": torch.float16, "F32": torch.float32}
+FLOATS = {"F16": torch.float16, "F32": torch.float32}
+BYTES = {"U8": torch.uint8}
 
 
 class EntryError(Exception):
@@ -32,8 +33,10 @@ class EntryGone(EntryError):
 
 
 def is_finite(tensor: torch.Tensor) -> bool:
-    """For a float16 or float32 tensor on the CPU. By numpy: torch would wake all its threads for every small tensor."""
+    """For a float16, float32 or integer tensor on the CPU. By numpy: torch would wake all its threads every time."""
     values = tensor.numpy()
+    if values.dtype.kind != "f":
+        return True
     if values.dtype == np.float16:  # numpy's own test of float16 is several times slower than a look at the exponent
         return not bool(((values.view(np.uint16) & 0x7C00) == 0x7C00).any())
     return bool(np.isfinite(values).all())
@@ -56,10 +59,15 @@ class TensorFile:
 
     The file stays open, so that an entry that somebody deletes meanwhile can be read to its end where the platform
     allows that. Every method raises EntryError for anything that is not as it was written.
+
+    Args:
+        owner: id that the header must carry; by default the name of the folder, which is that of the entry.
+        dtypes: the dtypes that its tensors may have, by their names in safetensors.
     """
 
-    def __init__(self, path: Path):
+    def __init__(self, path: Path, owner: str | None = None, dtypes: dict[str, torch.dtype] = FLOATS):
         self.name = path.name
+        self._dtypes = dtypes
         try:
             self._file = open(path, "rb")  # noqa: SIM115 (closed by close)
         except FileNotFoundError as error:
@@ -69,7 +77,7 @@ class TensorFile:
         except OSError as error:
             raise EntryError(f"{path.name} cannot be read: {error.strerror or error}") from error
         try:
-            self._places, self.header = self._read_header(path.parent.name)
+            self._places, self.header = self._read_header(path.parent.name if owner is None else owner)
         except BaseException:
             self.close()
             raise
@@ -116,19 +124,18 @@ class TensorFile:
             raise EntryError(f"{self.name} was cut short")
         return data
 
-    def _read_header(self, entry_id: str) -> tuple[dict[str, tuple], dict]:
+    def _read_header(self, owner: str) -> tuple[dict[str, tuple], dict]:
         """Places of the tensors as (dtype, shape, start, bytes), and the sealed header."""
         total = os.fstat(self._file.fileno()).st_size
         length = int.from_bytes(self._bytes(0, _LENGTH_BYTES), "little")
         if length > min(MAX_HEADER_BYTES, total - _LENGTH_BYTES):
             raise EntryError(f"{self.name} cannot be read: its header is longer than the file")
         try:
-            layout = json.loads(self._bytes(_LENGTH_BYTES, length))
+            layout, end = json.loads(self._bytes(_LENGTH_BYTES, length)), _LENGTH_BYTES + length
             header = json.loads(layout.pop("__metadata__")[_HEADER])
-            places = {name: _place(described, _LENGTH_BYTES + length) for name, described in layout.items()}
+            places = {name: _place(described, end, self._dtypes) for name, described in layout.items()}
         except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
             raise EntryError(f"{self.name} cannot be read: {error}") from error
-        end = _LENGTH_BYTES + length
         for _, _, start, size in sorted(places.values(), key=lambda place: place[2:]):
             if start != end:
                 raise EntryError(f"{self.name}: its tensors overlap or leave gaps")
@@ -139,7 +146,7 @@ class TensorFile:
             raise EntryError(f"{self.name} has another schema version")
         if header != _sealed(header):
             raise EntryError(f"{self.name}: its header was changed")
-        if header.get("id") != entry_id:
+        if header.get("id") != owner:
             raise EntryError(f"{self.name} belongs to another entry")
         checksums = header.get("checksums")
         if not isinstance(checksums, dict) or set(checksums) != set(places):
@@ -147,11 +154,11 @@ class TensorFile:
         return places, header
 
 
-def _place(described: Any, data_start: int) -> tuple[torch.dtype, tuple[int, ...], int, int]:
+def _place(described: Any, data_start: int, dtypes: dict) -> tuple[torch.dtype, tuple[int, ...], int, int]:
     """Of one tensor in the safetensors layout. Raises ValueError or KeyError for a layout that cannot be."""
-    if described["dtype"] not in _DTYPES:
+    if described["dtype"] not in dtypes:
         raise ValueError(f"dtype {described['dtype']}")
-    dtype, shape, (start, stop) = _DTYPES[described["dtype"]], tuple(described["shape"]), described["data_offsets"]
+    dtype, shape, (start, stop) = dtypes[described["dtype"]], tuple(described["shape"]), described["data_offsets"]
     if not all(type(number) is int and number >= 0 for number in (*shape, start, stop)):
         raise ValueError("a shape or an offset is no whole number")
     size = dtype.itemsize

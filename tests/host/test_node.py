@@ -1,5 +1,6 @@
 """CarnatorReuseSampler as ComfyUI calls it, without a front end."""
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -8,7 +9,10 @@ import torch
 
 from support.pack import pack_module
 
-NAMES = ("region_threshold", "max_region_percent", "window_start_percent", "window_end_percent")
+FIRST = 6  # widgets that the first workflows were saved with; these are required
+FOLDED = {
+    "attention_rule", "attention_block", "window_residual", "guidance_fresh_sigma", "guidance_end_percent",
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -135,9 +139,20 @@ def test_linked_options_are_used(node, tiny, tmp_path: Path) -> None:
     assert found == {"representation": 0, "residual": 0, "dynamics": 0, "state": 0}
 
 
-def test_impossible_settings_are_a_clear_error(node, tiny) -> None:
-    with pytest.raises(ValueError, match="layer window"):
-        execute(node, tiny, tiny.call, window_start_percent=90.0, window_end_percent=10.0)
+@pytest.mark.parametrize(
+    ("widgets", "named"),
+    [
+        ({"window_start_percent": 90.0, "window_end_percent": 10.0}, "layer window"),
+        ({"attention": "mine"}, "attention must be one of"),
+        ({"attention_percent": 0.0}, "attention percent"),
+        ({"window_residual": "all"}, "window residual must be one of"),
+    ],
+)
+def test_impossible_settings_are_a_clear_error(node, tiny, widgets: dict, named: str) -> None:
+    with pytest.raises(ValueError, match=named):
+        execute(node, tiny, tiny.call, **widgets)
+    with pytest.raises(ValueError, match=named):
+        pack_module("nodes.apply").CarnatorApply.execute(tiny.model, True, **widgets)
 
 
 def test_every_input_of_every_node_has_a_tooltip_and_every_node_a_description(pack) -> None:
@@ -158,8 +173,14 @@ def test_the_samplers_inputs_begin_with_those_of_ksampler(node) -> None:
     assert found[: len(required)] == list(required)
 
 
-def test_widget_defaults_are_the_engines_defaults(node) -> None:
-    default = pack_module("carnator_core.options").ReuseOptions()
-    inputs = {item.id: item for item in node.GET_SCHEMA().inputs}
-    for name in (*NAMES, "guidance_interval", "refine_percent"):
-        assert inputs[name].default == getattr(default, name), name
+@pytest.mark.parametrize("name", ["CarnatorReuseSampler", "CarnatorApply"])
+def test_the_widgets_are_the_engines_options_and_later_ones_may_be_missing(pack, name: str) -> None:
+    from support.pack import node_classes
+
+    fields = dataclasses.fields(pack_module("carnator_core.options").ReuseOptions)
+    inputs = node_classes()[name].GET_SCHEMA().inputs
+    start = [item.id for item in inputs].index("reuse") + 1
+    widgets = inputs[start : start + len(fields)]
+    assert [(item.id, item.default) for item in widgets] == [(field.name, field.default) for field in fields]
+    assert [item.optional for item in widgets] == [at >= FIRST for at in range(len(fields))]
+    assert {item.id for item in widgets if item.as_dict().get("advanced")} == FOLDED

@@ -1,53 +1,15 @@
 """The layer window inside one forward: what rows outside the region are taken to be."""
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 
-SIZE, TOKENS = (3, 16, 16), 3 * 8 * 8
-
-
-class Forward:
-    """One forward of the tiny model under a step plan, on two lanes, without a sampler around it."""
-
-    def __init__(self, tiny, window: tuple[int, int]):
-        from carnator_core.hosts.comfy_wan_forward import ForwardPatches
-        from carnator_core.plan import LayerWindow
-
-        random = torch.Generator().manual_seed(4)
-        self.model = tiny.model.model.diffusion_model
-        self.x = torch.randn(2, 16, *SIZE, generator=random)
-        self.context = torch.randn(2, 16, 4096, generator=random)
-        self.rows = torch.randperm(TOKENS, generator=random)[:40].sort().values
-        session = SimpleNamespace(window=LayerWindow(*window), rows=self.rows)
-        self.patches = ForwardPatches(session, self.model)
-
-    def __call__(self, plan=None, lanes: tuple[str, ...] = ("uncond", "cond")) -> torch.Tensor:
-        at = [("uncond", "cond").index(lane) for lane in lanes]
-        self.patches.begin(plan)
-        options = {"uuids": list(lanes), "cond_or_uncond": [int(lane == "uncond") for lane in lanes]}
-        with torch.inference_mode():
-            return self.patches.wrapper(
-                self.model._forward, self.x[at], torch.full((len(at),), 900.0), self.context[at], None, None, options
-            )
-
-    def cells(self) -> torch.Tensor:
-        """Latent cells of the rows, [T, H, W] bool."""
-        inside = torch.zeros(3, 8, 8, dtype=torch.bool)
-        inside.view(-1)[self.rows] = True
-        return inside.repeat_interleave(2, 1).repeat_interleave(2, 2)
+from support.one_forward import Forward
 
 
 def plans():
     from carnator_core.plan import StepKind, StepPlan
 
     return StepPlan(StepKind.CHECK, record_window=True), StepPlan(StepKind.REGION)
-
-
-def difference(forward: Forward, found: torch.Tensor, expected: torch.Tensor) -> float:
-    cells = forward.cells()
-    return float((found - expected)[..., cells].norm() / expected[..., cells].norm())
 
 
 def test_recording_the_window_does_not_change_the_forward(tiny) -> None:
@@ -61,17 +23,36 @@ def test_with_a_window_of_one_block_and_equal_inputs_the_rows_are_exact(tiny, fi
     forward = Forward(tiny, (first, first + 1))
     record, region = plans()
     dense = forward(record)
-    assert difference(forward, forward(region), dense) < 1e-5
+    assert forward.difference(forward(region), dense) < 1e-5
 
 
 def test_with_a_wider_window_and_equal_inputs_the_rows_are_close(tiny) -> None:
     forward = Forward(tiny, (0, 3))
     record, region = plans()
     dense = forward(record)
-    stale = difference(forward, forward(region), dense)
-    forward.patches._added = {lane: torch.zeros_like(added) for lane, added in forward.patches._added.items()}
-    nothing = difference(forward, forward(region), dense)
+    stale = forward.difference(forward(region), dense)
+    forward.patches._added = {name: torch.zeros_like(added) for name, added in forward.patches._added.items()}
+    nothing = forward.difference(forward(region), dense)
     assert stale < 0.5 * nothing
+
+
+def test_with_a_residual_per_layer_and_equal_inputs_the_rows_are_exact(tiny) -> None:
+    """Every block then adds to the other rows just what it would have added again."""
+    forward = Forward(tiny, (0, 3), "per layer")
+    record, region = plans()
+    dense = forward(record)
+    assert forward.difference(forward(region), dense) < 1e-5
+
+
+def test_without_a_residual_the_rows_are_those_of_frozen_surroundings(tiny) -> None:
+    forward, zeroed = Forward(tiny, (0, 3), "none"), Forward(tiny, (0, 3))
+    record, region = plans()
+    dense = forward(record)
+    zeroed(record)
+    zeroed.patches._added = {name: torch.zeros_like(added) for name, added in zeroed.patches._added.items()}
+    found = forward(region)
+    assert forward.difference(found, zeroed(region)) < 1e-6
+    assert forward.difference(found, dense) > 1e-4
 
 
 def test_each_lane_keeps_what_was_added_to_it_whatever_the_order_and_batching(tiny) -> None:
@@ -80,11 +61,11 @@ def test_each_lane_keeps_what_was_added_to_it_whatever_the_order_and_batching(ti
     dense = forward()
     forward(record, ("cond",))
     forward(record, ("uncond",))
-    assert difference(forward, forward(region), dense) < 1e-5
+    assert forward.difference(forward(region), dense) < 1e-5
     swapped = forward(region, ("cond", "uncond")).flip(0)
-    assert difference(forward, swapped, dense) < 1e-5
+    assert forward.difference(swapped, dense) < 1e-5
     alone = forward(region, ("cond",))
-    assert difference(forward, alone, dense[1:]) < 1e-5
+    assert forward.difference(alone, dense[1:]) < 1e-5
 
 
 def test_after_release_nothing_of_the_window_is_held(tiny) -> None:

@@ -1,8 +1,9 @@
-"""Block-sparse attention: the reference against plain softmax, the Triton kernels against the reference.
+"""Block-sparse attention and block mass: the reference against plain softmax, Triton kernels against the reference.
 
 The Triton kernels run in Triton's interpreter on the CPU, with poisoned outputs.
 """
 
+import functools
 import json
 import math
 import os
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -40,6 +42,14 @@ def dense_softmax(q, k, v, mask):
     return torch.nan_to_num(torch.softmax(scores, -1)) @ value
 
 
+def naive_mass(q, k, heads):
+    """float64, block by block."""
+    query, key = (reference.split_heads(x[None].double(), heads)[0] for x in (q, k))
+    weights = torch.softmax(query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1]), -1)
+    by_key = torch.stack([part.sum(-1) for part in weights.split(BLOCK, dim=-1)], dim=-1)
+    return torch.stack([part.mean(1) for part in by_key.split(BLOCK, dim=1)], dim=1)
+
+
 def relative(out, expected, heads):
     return float((reference.split_heads(out.double(), heads) - expected).norm() / expected.norm())
 
@@ -51,6 +61,35 @@ def test_the_reference_equals_a_masked_softmax(heads, queries, keys, density, se
     mask[0, 0] = True
     out = reference.attend(q, k, v, BlockLists.of(mask, BLOCK))
     assert relative(out, dense_softmax(q, k, v, mask), heads) < 1e-5
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_with_every_block_kept_the_reference_is_dense_attention(dtype) -> None:
+    q, k, v, mask = random_case(2, 150, 330, 64, 1.0, batch=2, dtype=dtype)
+    out = reference.attend(q, k, v, BlockLists.of(torch.ones_like(mask), BLOCK))
+    dense = F.scaled_dot_product_attention(*(reference.split_heads(x.float(), 2) for x in (q, k, v)))
+    assert out.dtype == dtype and out.is_contiguous() and out.shape == q.shape
+    torch.testing.assert_close(out, dense.transpose(1, 2).flatten(2).to(dtype), atol=1e-5, rtol=2e-2)
+
+
+def test_rows_without_a_block_are_zero_whatever_the_inputs() -> None:
+    q, k, v, mask = random_case(2, 200, 330, 16)
+    mask[0, 1], mask[1] = False, False
+    out = reference.split_heads(reference.attend(q, k, v, BlockLists.of(mask, BLOCK)), 2)
+    assert not out[0, 0, BLOCK : 2 * BLOCK].any() and not out[0, 1].any()
+    assert out[0, 0, :BLOCK].any()
+
+
+@given(st.integers(1, 300), st.integers(1, 300), st.floats(0, 1), st.integers(1, 10**6))
+@settings(max_examples=25, deadline=None)
+def test_how_much_is_computed_at_a_time_changes_nothing(queries, keys, density, chunk) -> None:
+    q, k, v, mask = random_case(2, queries, keys, 16, density)
+    lists = BlockLists.of(mask, BLOCK)
+    expected = reference.attend(q, k, v, lists), reference.block_mass(q[0], k[0], 2, BLOCK)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reference, "CHUNK_BYTES", chunk)
+        found = reference.attend(q, k, v, lists), reference.block_mass(q[0], k[0], 2, BLOCK)
+    torch.testing.assert_close(found, expected)
 
 
 @given(st.integers(1, 3), st.integers(1, 6), st.integers(1, 9), st.floats(0, 1), st.integers(0, 99))
@@ -96,15 +135,29 @@ def test_block_mass_of_the_triton_kernel_equals_the_reference(triton_kernels, po
 @settings(max_examples=25, deadline=None)
 def test_block_mass_is_a_distribution_over_key_blocks(heads, queries, keys, seed) -> None:
     q, k, _, _ = random_case(heads, queries, keys, 16, seed=seed)
-    mass = reference.block_mass(q[0], k[0], heads, BLOCK)
+    mass = reference.block_mass(3 * q[0], k[0], heads, BLOCK)  # so that some blocks hold much more than others
     torch.testing.assert_close(mass.sum(-1), torch.ones_like(mass[..., 0]))
+    torch.testing.assert_close(mass.double(), naive_mass(3 * q[0], k[0], heads), atol=1e-6, rtol=1e-4)
 
 
 def test_every_kernel_passed_over_has_its_reason() -> None:
-    choice = dispatch.choose(dispatch.Case(torch.device("cpu"), torch.float32, 128, 128))
-    assert choice.name == "reference"
-    assert [name for name, _ in choice.passed_over] == [k.module for k in dispatch.KERNELS[:-1]]
-    assert all("NVIDIA" in why for _, why in choice.passed_over)
+    case = dispatch.Case(torch.device("cpu"), torch.float32, 128, 128)
+    for choice, kernels in (
+        (dispatch.choose(case), dispatch.KERNELS),
+        (dispatch.choose_mass(case), dispatch.MASS_KERNELS),
+    ):
+        assert choice.name == "reference"
+        assert [name for name, _ in choice.passed_over] == [k.module for k in kernels[:-1]]
+        assert all("NVIDIA" in why for _, why in choice.passed_over)
+
+
+def test_a_constraint_that_is_not_met_is_named() -> None:
+    case = dispatch.Case(torch.device("cpu"), torch.float32, 96, 32)
+    kernel = functools.partial(dispatch.Kernel, "none")
+    assert dispatch.unmet(kernel(), case) is None
+    assert dispatch.unmet(kernel(head_dims=(64, 128)), case) == "head dim 96 is not among 64, 128"
+    assert dispatch.unmet(kernel(blocks=(64,)), case) == "block 32 is not among 64"
+    assert "dtype torch.float32 is not" in dispatch.unmet(kernel(dtypes=dispatch.HALF_TYPES), case)
 
 
 def test_a_wrong_kernel_fails_its_self_check() -> None:
@@ -118,13 +171,70 @@ def test_a_wrong_kernel_fails_its_self_check() -> None:
         assert "self-check" in dispatch._disagreement(wrong, case)
 
 
-def test_the_operator_can_be_traced_without_computing() -> None:
+def test_wrong_block_mass_fails_its_self_check() -> None:
+    case = dispatch.Case(torch.device("cpu"), torch.float32, 64, 64)
+    assert dispatch._mass_disagreement(reference.block_mass, case) is None
+    for wrong in (
+        lambda q, k, heads, block: reference.block_mass(q, k, heads, block).roll(1, 0),
+        lambda q, k, heads, block: torch.full_like(found := reference.block_mass(q, k, heads, block), found.mean()),
+        lambda q, k, heads, block: reference.block_mass(q, k, heads, block) / 0.98,
+    ):
+        assert "self-check" in dispatch._mass_disagreement(wrong, case)
+
+
+def test_lists_reach_flex_attention_as_they_are() -> None:
+    from kernels.flex_block_sparse import block_mask
+
+    mask = random_case(3, 200, 330)[3]
+    mask[0, 0] = False
+    blocks = block_mask(BlockLists.of(mask, BLOCK), 200, 330)
+    assert torch.equal(blocks.to_dense()[0].bool(), mask)
+    assert blocks.shape == (1, 3, 200, 330)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_the_operators_work_in_inference_mode_for_rows_of_a_region(dtype) -> None:
+    q, k, v, mask = random_case(2, 130, 330, 64, dtype=dtype)
+    with torch.inference_mode():
+        lists = BlockLists.of(mask, BLOCK)
+        out = dispatch.block_sparse_attention(q, k, v, lists)
+        mass = dispatch.block_mass(q[0], k[0], 2, BLOCK)
+    assert out.dtype == dtype and mass.dtype == torch.float32
+    limit = 1e-5 if dtype == torch.float32 else 5e-3
+    assert relative(out, dense_softmax(q, k, v, mask), 2) < limit
+    torch.testing.assert_close(mass.double(), naive_mass(q[0], k[0], 2), atol=1e-6, rtol=1e-4)
+
+
+def test_what_sparse_attention_is_worth_is_measured_once() -> None:
+    case = dispatch.Case(torch.device("cpu"), torch.float32, 64, 64)
+    worth = dispatch.worthwhile(case, 200, 650, 2, 0.3)
+    assert worth is dispatch.worthwhile(case, 200, 650, 2, 0.3)
+    assert math.isfinite(worth.ratio) and worth.ratio > 0
+    assert worth.faster == (worth.ratio >= 1 + dispatch.MARGIN)
+    assert "200 × 650 tokens" in worth.sentence and "reference" in worth.sentence
+
+
+def test_a_large_size_is_measured_on_fewer_queries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(dispatch.MOST_WORK, "cpu", 4 * 640 * 2 * 64 * 150)
+    worth = dispatch.worthwhile(dispatch.Case(torch.device("cpu"), torch.float32, 64, 64), 100_000, 640, 2, 0.5)
+    assert "128 × 640 tokens" in worth.sentence
+
+
+@pytest.mark.parametrize("device, why", [("meta", "not measured on meta"), ("cuda:77", "it fails")])
+def test_what_cannot_be_measured_is_not_worthwhile(device: str, why: str) -> None:
+    worth = dispatch.worthwhile(dispatch.Case(torch.device(device), torch.float32, 64, 64), 200, 640, 2, 0.5)
+    assert not worth.faster and worth.ratio == 0.0
+    assert why in worth.sentence
+
+
+def test_the_operators_can_be_traced_without_computing() -> None:
     q, k, v, mask = random_case()
     lists = BlockLists.of(mask, BLOCK)
     args = (q, k, v, lists.indices, lists.counts, lists.order,
             lists.heads, lists.query_blocks, lists.key_blocks, lists.block)  # fmt: skip
     torch.library.opcheck(torch.ops.carnator.block_sparse_attention.default, args)
     torch.testing.assert_close(dispatch.block_sparse_attention(q, k, v, lists), reference.attend(q, k, v, lists))
+    torch.library.opcheck(torch.ops.carnator.block_mass.default, (q[0], k[0], 2, BLOCK))
 
 
 @pytest.mark.parametrize("dtype, head_dim", [("bf16", 128), ("fp16", 64)])

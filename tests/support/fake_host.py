@@ -70,8 +70,8 @@ class FakeHost:
             self.before_step(session, step)
             plan = session.plan_step(step)
             self.plans.append(plan)
-            if plan.kind is StepKind.REPLAY:
-                x0 = session.replayed(step, x)
+            if not plan.evaluates:
+                x0 = session.standing_in(step, x)
             else:
                 x0 = self._branches(session, step, plan, x, sigma, prompt)
             x0 = session.finish_step(step, x0, plan.kind)
@@ -109,7 +109,7 @@ class FakeHost:
             )
             session.observe(step, cond, uncond, hidden)
         elif self.guided:
-            uncond = session.residual_filled(step, cond)
+            uncond = session.filled(step, cond)
         return self._guide(cond, uncond)
 
     def _guide(self, cond: torch.Tensor, uncond: torch.Tensor | None) -> torch.Tensor:

@@ -8,7 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carnator_core.options import GateOptions, Options, ProbeOptions, ReuseOptions, StoreOptions
+from carnator_core.options import (
+    ATTENTION_RULES,
+    ATTENTION_SOURCES,
+    WINDOW_RESIDUALS,
+    GateOptions,
+    Options,
+    ProbeOptions,
+    ReuseOptions,
+    StoreOptions,
+)
 
 percent = st.floats(0.0, 100.0)
 options = st.builds(
@@ -29,6 +38,15 @@ options = st.builds(
         st.floats(10.0, 100.0),
         st.integers(1, 9),
         percent,
+        st.sampled_from(ATTENTION_SOURCES),
+        st.sampled_from(ATTENTION_RULES),
+        st.floats(0.0, 100.0, exclude_min=True),
+        st.sampled_from([0, 64, 128]),
+        st.sampled_from(WINDOW_RESIDUALS),
+        st.floats(0.0, 1.0),
+        percent,
+        st.floats(0.0, 1.0),
+        st.booleans(),
     ),
 )
 
@@ -41,6 +59,7 @@ def test_options_survive_a_round_trip_through_json(given_options: Options) -> No
 
 def test_missing_groups_take_their_defaults() -> None:
     assert Options.from_dict({"version": 1}) == Options()
+    assert Options.from_dict({"version": 1, "reuse": {"refine_percent": 6.0}}).reuse == ReuseOptions(refine_percent=6.0)
     assert Options.from_dict({"version": 1, "gate": {"state": 0.7}}).gate == GateOptions(state=0.7)
 
 
@@ -107,7 +126,15 @@ def test_an_unknown_store_mode_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "field", ["max_region_percent", "window_start_percent", "window_end_percent", "refine_percent"]
+    "field",
+    [
+        "max_region_percent",
+        "window_start_percent",
+        "window_end_percent",
+        "refine_percent",
+        "attention_percent",
+        "guidance_end_percent",
+    ],
 )
 @pytest.mark.parametrize("value", [-0.1, 100.1, math.nan, math.inf])
 def test_a_percentage_outside_0_to_100_is_refused(field: str, value: float) -> None:
@@ -149,6 +176,14 @@ def test_a_threshold_below_zero_or_nan_is_refused(family: str, value: float) -> 
         ({"region_threshold": math.nan}, "region threshold"),
         ({"guidance_interval": 0}, "guidance interval"),
         ({"window_start_percent": 50.0, "window_end_percent": 49.0}, "layer window"),
+        ({"attention": "sparse"}, "attention must be one of"),
+        ({"attention": ""}, "attention must be one of"),
+        ({"attention_rule": "count"}, "attention rule must be one of"),
+        ({"attention_percent": 0.0}, "attention percent"),
+        ({"attention_block": -1}, "attention block"),
+        ({"window_residual": "per_layer"}, "window residual must be one of"),
+        ({"hold_threshold": -1e-9}, "hold threshold"),
+        ({"hold_threshold": math.nan}, "hold threshold"),
     ],
 )
 def test_reuse_options_outside_their_range_are_refused(fields: dict, named: str) -> None:

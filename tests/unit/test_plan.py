@@ -8,7 +8,15 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from carnator_core.options import ReuseOptions
-from carnator_core.plan import LayerWindow, ModelShape, Schedule, predicted_work, region_forward_cost
+from carnator_core.plan import (
+    LayerWindow,
+    ModelShape,
+    Schedule,
+    StepKind,
+    predicted_work,
+    region_forward_cost,
+    reuse_plans,
+)
 
 steps = st.integers(1, 60)
 percent = st.floats(0.0, 100.0)
@@ -127,7 +135,8 @@ def test_predicted_work_lies_above_zero_up_to_one_and_grows_with_the_region(n, p
     assume(schedule is not None)
     interval, guided = data.draw(st.integers(1, 9)), data.draw(st.booleans())
     shares = [0.0, *sorted(data.draw(st.lists(st.floats(0, 1), min_size=1, max_size=4))), 1.0]
-    work = [predicted_work(schedule, *pair, share, interval, guided) for share in shares]
+    plans = reuse_plans(schedule, ReuseOptions(guidance_interval=interval), guided, None)
+    work = [predicted_work(schedule, *pair, share, plans, guided) for share in shares]
     assert all(0 < w <= 1 + 1e-12 for w in work)
     assert all(a <= b + 1e-12 for a, b in itertools.pairwise(work))
 
@@ -135,8 +144,38 @@ def test_predicted_work_lies_above_zero_up_to_one_and_grows_with_the_region(n, p
 def test_predicted_work_falls_with_the_guidance_interval() -> None:
     schedule = Schedule.of(sigmas(20, 8.0), 10.0, 6.0, False)
     shape = ModelShape((16, 5, 16, 16), (1, 2, 2), 4, 256, 256, 16)
-    work = [predicted_work(schedule, shape, LayerWindow(1, 3), 0.3, interval, True) for interval in (1, 2, 4, 8)]
-    assert work == sorted(work, reverse=True) and work[0] > work[1]
+
+    def work(**options: float) -> float:
+        plans = reuse_plans(schedule, ReuseOptions(**options), True, [0.03] * 20)
+        return predicted_work(schedule, shape, LayerWindow(1, 3), 0.3, plans, True)
+
+    by_interval = [work(guidance_interval=interval) for interval in (1, 2, 4, 8)]
+    assert by_interval == sorted(by_interval, reverse=True) and by_interval[0] > by_interval[1]
+    assert work(hold_threshold=0.1) < work(hold_threshold=0.05) < work()
+    assert work(guidance_end_percent=50.0) < work()
+
+
+@given(steps, st.lists(st.floats(0, 0.2), min_size=60, max_size=60), st.floats(0, 0.5), st.booleans())
+def test_no_step_is_held_for_longer_than_the_threshold_allows(
+    n: int, change: list, threshold: float, early: bool
+) -> None:
+    schedule = Schedule.of(sigmas(n, 8.0), 10.0, 6.0, False)
+    assume(schedule is not None)
+    options = ReuseOptions(hold_threshold=threshold, guidance_fresh_sigma=0.9 if early else 1.0)
+    plans = reuse_plans(schedule, options, True, change)
+    assert list(plans) == list(schedule.reuse_steps)
+    moved = 0.0
+    for step, plan in plans.items():
+        moved = moved + change[step] if plan.kind is StepKind.HOLD else 0.0
+        assert moved < threshold or moved == 0.0
+        assert plan.kind is not StepKind.HOLD or schedule.sigmas[step] < options.guidance_fresh_sigma
+        assert (plan.kind is StepKind.CHECK) == (step in schedule.checks)
+
+
+def test_nothing_is_held_where_it_is_not_known_how_fast_a_donor_changed() -> None:
+    schedule = Schedule.of(sigmas(20, 8.0), 10.0, 6.0, False)
+    plans = reuse_plans(schedule, ReuseOptions(hold_threshold=10.0), True, None)
+    assert all(plan.kind is not StepKind.HOLD for plan in plans.values())
 
 
 @given(st.integers(1, 60), percent, percent)

@@ -13,7 +13,7 @@ import torch
 
 from carnator_core import evidence
 from carnator_core.options import GateOptions, Options, ProbeOptions, ReuseOptions, StoreOptions
-from carnator_core.plan import FRESH_GUIDANCE_SIGMA, StepKind
+from carnator_core.plan import StepKind
 from carnator_core.reasons import Code, Decision, Reason
 from carnator_core.session import Session
 from carnator_core.store.entry import SIGNATURE_FILE, TRAJECTORY_FILE
@@ -143,7 +143,7 @@ def test_the_unconditional_branch_runs_only_when_it_is_due(tmp_path: Path, donor
     ran = [step for step, branch, _ in host.evaluated if branch == "uncond" and step in HIT_STEPS]
     last, due = 1, []  # the probe has just run it
     for step in HIT_STEPS:
-        fragile = one.request.schedule.sigmas[step] >= FRESH_GUIDANCE_SIGMA
+        fragile = one.request.schedule.sigmas[step] >= ReuseOptions().guidance_fresh_sigma
         if kinds(host)[step] is StepKind.REGION and (fragile or step - last >= interval):
             due.append(step)
             last = step

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 from scripts.testbed.server import ComfyServer
-from scripts.testbed.workflow import load_workflow
+from scripts.testbed.workflow import WIDGET_TYPES, load_workflow, to_graph
 from scripts.workflow_job.builder import Workflow
 from scripts.workflow_job.graphs import WORKFLOWS
 from support.official_workflows import SAMPLERS, of_class, set_prompt, tiny, with_options
@@ -83,6 +83,31 @@ def test_with_a_wide_gate_a_changed_prompt_is_a_hit(official_server: ComfyServer
     set_prompt(graph, "A red fox trots through fresh snow at the edge of a pine forest, late evening sun")
     again = reports(official_server, graph)
     assert [report["decision"] for report in again] == ["hit"] * len(first), again
+    assert [report["donor"]["id"] for report in again] == [report["entry_id"] for report in first]
+
+
+@pytest.mark.parametrize("name", ["wan21_t2v", "wan22_14b_two_stage"])
+def test_one_saved_before_the_optional_widgets_still_runs(official_server: ComfyServer, info, graph, name: str) -> None:
+    """And stores what the same workflow with these widgets at their defaults reuses."""
+    workflow = json.loads((ROOT / "workflows" / f"{name}.json").read_text())
+    later = {
+        node: [n for n, spec in info[node]["input"]["optional"].items() if spec[0] in WIDGET_TYPES] for node in OURS
+    }
+    for node in workflow["nodes"]:
+        if node["type"] in OURS:
+            del node["widgets_values"][-len(later[node["type"]]) :]
+    old = tiny(to_graph(workflow, info))
+    graph["store"]["inputs"]["name"] = f"{name}-old"
+    old["store"] = graph["store"]
+    for form in (old, graph):
+        for node in of_class(form, *OURS):
+            form[node]["inputs"].update(store=["store", 0], **with_options(form))
+    for node in of_class(old, *OURS):
+        missing = later[old[node]["class_type"]]
+        assert len(missing) == 9 and not set(missing) & set(old[node]["inputs"])
+        assert set(missing) <= set(graph[node]["inputs"])
+    first, again = reports(official_server, old), reports(official_server, graph)
+    assert [report["decision"] for report in first + again] == ["miss"] * len(first) + ["hit"] * len(first)
     assert [report["donor"]["id"] for report in again] == [report["entry_id"] for report in first]
 
 

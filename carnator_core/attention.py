@@ -1,0 +1,156 @@
+"""Sparse self-attention of one request: whether it is used, by whose connectivity, and its lists for the kernels."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+import torch
+
+from .connectivity import Connectivity, rows_mask
+from .identity import HardKey, digest
+from .options import ReuseOptions
+from .store.entry import EntryInfo
+from .store.tensor_file import EntryError
+from .tiles import block_for, inverse, tile_order
+
+if TYPE_CHECKING:
+    from .request import Request
+    from .store.folder import Store
+
+# In a ComfyUI both packages are parts of one custom node; elsewhere both stand on their own.
+if "." in __package__:
+    from ..kernels import dispatch
+    from ..kernels.block_lists import BlockLists
+else:
+    from kernels import dispatch
+    from kernels.block_lists import BlockLists
+
+log = logging.getLogger("carnator")
+
+# What attention looks like depends on the model and the video's size, not on what is asked of it.
+SHAPING_FIELDS = ("model weights", "LoRA or weight patches", "model options", "software or device", "video size")
+
+
+@dataclass(frozen=True)
+class AttentionSite:
+    """How a host's model computes self-attention.
+
+    Args:
+        device, dtype: of queries, keys and values.
+        heads, head_dim: of every layer.
+    """
+
+    device: torch.device
+    dtype: torch.dtype
+    heads: int
+    head_dim: int
+
+
+def dense_because(options: ReuseOptions, site: AttentionSite | None, tokens: int) -> str | None:
+    """Why self-attention stays dense for this request, as a part of a sentence; None if it need not."""
+    if site is None:
+        return "the host does not say how it attends"
+    if options.attention == "dense":
+        return "set to dense"
+    if options.attention == "auto":
+        if site.device.type == "cpu":  # no gain worth a decision that depends on how busy the machine is
+            return "sparse attention pays on GPUs"
+        block = block_for(tokens, options.attention_block)
+        case = dispatch.Case(site.device, site.dtype, site.head_dim, block)
+        worth = dispatch.worthwhile(case, tokens, tokens, site.heads, options.attention_percent / 100)
+        return None if worth.faster else worth.sentence
+    return None
+
+
+def consensus_id(key: HardKey, block: int) -> str:
+    """Name of the consensus that a request of this key adds to."""
+    fields = dict(key.fields)
+    return digest([fields.get(name) for name in SHAPING_FIELDS], block)
+
+
+def find_connectivity(
+    store: Store, request: Request, options: ReuseOptions, donor: EntryInfo | None, block: int, device: torch.device
+) -> tuple[SparseAttention | None, str]:
+    """What reuse steps attend by, and how to say it; None for dense attention.
+
+    Args:
+        donor: whose own connectivity is taken if the options ask for a donor's.
+    """
+    if options.attention == "donor" and donor is not None:
+        found = _connectivity_of(store, donor, options)
+        mask, tensor, whose = found and found.mask, found and found.packed, "the donor"
+    else:
+        found = store.consensus(consensus_id(request.key, block))
+        mask, tensor = found and partial(found.mask, options=options), found and found.mass
+        whose = f"{found.count} earlier requests" if found else ""
+    shape = request.shape.depth, request.attention.heads, -(-request.shape.tokens // block)
+    if found is None or found.block != block or tuple(tensor.shape[:3]) != shape:
+        return None, "dense: no connectivity is stored for this yet"
+    sparse = SparseAttention(mask, request.shape.grid, block, device)
+    return sparse, f"{Connectivity.rule_of(options)} by the connectivity of {whose}"
+
+
+def _connectivity_of(store: Store, donor: EntryInfo, options: ReuseOptions) -> Connectivity | None:
+    """None if it was not measured, was kept by another rule or is damaged."""
+    try:
+        found = store.connectivity(donor.id)
+    except EntryError as error:
+        log.warning("Carnator: the connectivity of entry %s cannot be used: %s", donor.id, error)
+        return None
+    return found if found is not None and found.rule == Connectivity.rule_of(options) else None
+
+
+class SparseAttention:
+    """The connectivity of one request on the device of its run.
+
+    Args:
+        mask: (layer, device) -> [heads, blocks, blocks] bool in tile order.
+        grid: token grid (T', h, w).
+        block: tokens per block.
+    """
+
+    def __init__(
+        self,
+        mask: Callable[[int, torch.device], torch.Tensor],
+        grid: tuple[int, int, int],
+        block: int,
+        device: torch.device,
+    ):
+        self._mask, self._block = mask, block
+        self.order = tile_order(grid, block).to(device)
+        self._positions = inverse(self.order)
+        self._masks: dict[int, torch.Tensor] = {}
+        self._lists: dict[tuple[int, bool], BlockLists] = {}
+        self.rows: torch.Tensor | None = None
+
+    def limit(self, rows: torch.Tensor) -> None:
+        """Which tokens a region evaluation computes: [n] int64, row by row; kept as ascending tile positions."""
+        self.rows = self._positions[rows].sort().values
+        self._lists = {name: lists for name, lists in self._lists.items() if not name[1]}
+
+    def attend(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, of_rows: bool) -> torch.Tensor:
+        """Attention of q [B, n, H*D] over k, v [B, tokens, H*D], all in tile order.
+
+        Args:
+            of_rows: whether q holds the limited rows only.
+        """
+        return dispatch.block_sparse_attention(q, k, v, self._lists_of(layer, of_rows, q.device))
+
+    def _lists_of(self, layer: int, of_rows: bool, device: torch.device) -> BlockLists:
+        if (layer, of_rows) not in self._lists:
+            if layer not in self._masks:
+                self._masks[layer] = self._mask(layer, device)
+            mask = self._masks[layer]
+            if of_rows:
+                mask = rows_mask(mask, self.rows, self._block)
+            self._lists[layer, of_rows] = BlockLists.of(mask, self._block)
+        return self._lists[layer, of_rows]
+
+
+def measure_mass(q: torch.Tensor, k: torch.Tensor, heads: int, order: torch.Tensor, block: int) -> torch.Tensor:
+    """Block mass [heads, blocks, blocks] float32 of q, k [tokens, H*D], which are in row-by-row order."""
+    return dispatch.block_mass(q[order], k[order], heads, block)

@@ -1,0 +1,49 @@
+"""Which stored requests may serve a new one: recall by text, or the one that the artist chose."""
+
+from __future__ import annotations
+
+from .options import Options
+from .reasons import Code, Reason
+from .recall import Candidate
+from .request import Request
+from .store.folder import Store
+
+
+def find_candidates(
+    request: Request, options: Options, store: Store, same_request: str
+) -> tuple[list[Candidate], Reason | None]:
+    """Candidates, most similar text first, or why there is none.
+
+    Args:
+        same_request: id of the entry of exactly this request, if there is one.
+    """
+    probe = options.probe
+    if options.store.mode == "write":
+        return [], Reason.of(Code.STORE_WRITE_ONLY)
+    if probe.donor is not None:
+        return _pinned(probe.donor, request, store)
+    found = store.recall(request.key, request.embedding, probe.recall_top_k, same_request)
+    close = [c for c in found.same_key if c.similarity >= probe.min_text_similarity]
+    if close:
+        return close, None
+    if found.trouble is not None:
+        return [], Reason.of(Code.ENTRY_CORRUPT, detail=found.trouble)
+    if found.same_key:
+        best = found.same_key[0].similarity
+        return [], Reason.of(Code.TEXT_TOO_DIFFERENT, best=best, needed=probe.min_text_similarity)
+    if found.nearest is not None:
+        fields = found.nearest.info.key.differs_in(request.key)
+        return [], Reason.of(Code.KEY_DIFFERS, fields=", ".join(fields))
+    return [], Reason.of(Code.STORE_EMPTY)
+
+
+def _pinned(donor: str, request: Request, store: Store) -> tuple[list[Candidate], Reason | None]:
+    """The donor that the artist chose: whatever its text, key and gate still hold."""
+    found = store.find(donor, request.embedding) if donor else None
+    if found is None:
+        detail = "it is not in this store" if donor else "its report names no stored request"
+        return [], Reason.of(Code.DONOR_UNAVAILABLE, detail=detail)
+    if found.info.key != request.key:
+        fields = ", ".join(found.info.key.differs_in(request.key))
+        return [], Reason.of(Code.DONOR_DIFFERS, fields=fields)
+    return [found], None
