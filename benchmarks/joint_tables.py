@@ -21,13 +21,14 @@ GATE_OFF, ANY_DONOR, TEXT_ALONE = "gate off", "gate and region limit off", "text
 WINDOW = ("no layer window", "layer window", "window residual")
 
 LEGEND = """**Columns.** *hit rate*: requests whose result need not be KSampler's; methods without donors act on every
-request. *s*: mean seconds of the sampling node (DiT) and with decoding by the VAE (e2e), on hits and over all requests,
-misses included. *x*: the same as speed-up over KSampler on the same requests, median over hits. *right*: share of the
-prompt's attributes that the scorer finds in the hits' videos; *kept*: of those that KSampler shows. *unsafe*: hits that
-lost an attribute which KSampler shows; *at most*: one-sided 90 % Clopper-Pearson bound on that rate. *PSNR*, *SSIM*:
-against KSampler's clip where nothing was computed, both decoded by the linear codec, so that a pixel depends on one
-latent cell; a method without a region is read where the default settings replay. Every request ran once by KSampler
-and by each method, each with its own store; misses were checked to be KSampler's latent bit for bit."""
+request. *assists*: those of them without a donor; *sparse*: hits whose attention followed connectivity. *s*: mean
+seconds of the sampling node (DiT) and with decoding by the VAE (e2e), on hits and over all requests, misses included.
+*x*: the same as speed-up over KSampler on the same requests, median over hits. *right*: share of the prompt's
+attributes that the scorer finds in the hits' videos; *kept*: of those that KSampler shows. *unsafe*: hits that lost an
+attribute which KSampler shows; *at most*: one-sided 90 % Clopper-Pearson bound on that rate. *PSNR*, *SSIM*: against
+KSampler's clip where nothing was computed, both decoded by the linear codec, so that a pixel depends on one latent
+cell; a method without a region is read where the default settings replay. Every request ran once by KSampler and by
+each method, each with its own store; misses were checked to be KSampler's latent bit for bit."""
 
 SPEED = (
     ("DiT s, hits", "dit_seconds_hit"),
@@ -47,6 +48,7 @@ QUALITY = (
     ("at most", "unsafe_upper"),
 )
 FIDELITY = (("PSNR", "psnr"), ("SSIM", "ssim"))
+SPARSE = (("assists", "assist_rate"), ("sparse", "sparse_rate"))
 COUNTS = (("requests", "n_requests"), ("hit rate", "hit_rate"))
 
 Row = dict[str, Any]
@@ -141,7 +143,7 @@ def _of_ablation(measured: Measured) -> list[str]:
     found = [
         *_latency(measured, [measured.stock, DEFAULT, *PARTS, NOISE_FLOOR]),
         _gate(measured, gate),
-        _table("Parts", measured.lines(parts, COUNTS + QUALITY + FIDELITY, SPEED_OF_HITS + SPEED[-1:])),
+        _table("Parts", measured.lines(parts, COUNTS + SPARSE + QUALITY + FIDELITY, SPEED_OF_HITS + SPEED[-1:])),
         _table("Layer window", measured.lines(window, COUNTS + QUALITY + FIDELITY, SPEED_OF_HITS + SPEED[-1:])),
         _losses(measured, [*gate[:-1], *PARTS, NOISE_FLOOR]),
     ]

@@ -34,11 +34,11 @@ def hit(seconds: float, wrong: list[str], similarity: float = 0.9, state: float 
 RECORDS = [
     record(0, "base", default=miss(), open=miss(), easy=hit(8.0, ["motion"])),
     record(
-        1, "shape", default=hit(4.0, ["motion"]), open=hit(4.0, ["motion"], psnr=30.0, ssim=None),
-        easy=hit(8.0, ["motion"]),
+        1, "shape", default=hit(4.0, ["motion"]), easy=hit(8.0, ["motion"]),
+        open=hit(4.0, ["motion"], psnr=30.0, ssim=None, attention="density 50 %"),
     ),
     record(
-        2, "weather", default=miss(), open=hit(2.0, ["weather", "size"], 0.8, state=0.5),
+        2, "weather", default=miss(), open=hit(2.0, ["weather", "size"], 0.8, state=0.5, attention="dense: set"),
         easy=hit(8.0, ["motion", "size"]),
     ),
 ]  # fmt: skip
@@ -51,6 +51,7 @@ def test_a_row_compares_hits_with_stock_and_all_requests_with_misses_included() 
         "n_requests": 3,
         "hit_rate": pytest.approx(2 / 3, abs=1e-4),
         "assist_rate": 0.0,
+        "sparse_rate": 0.5,
         "dit_seconds_hit": 3.0,
         "e2e_seconds_hit": 5.0,
         "dit_seconds_all": pytest.approx(16 / 3, abs=1e-4),
