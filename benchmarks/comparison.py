@@ -134,6 +134,8 @@ def _run_record(outcome: Outcome) -> dict[str, Any]:
     if report.get("region_history"):
         # Share of the tokens in the region when the gate decided, and the mean over the reuse steps.
         run["region"], run["region_share"] = report["region_history"][0][1], round(report["region_share"], 4)
+    if report["decision"] in SERVED and report.get("attention"):
+        run["attention"] = report["attention"]
     if random_masks.DISARM in outcome.outputs:
         (run["masks_drawn"],) = outcome.outputs[random_masks.DISARM]["selections"]
     return run

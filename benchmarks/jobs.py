@@ -65,7 +65,7 @@ def _result_file(options: Namespace, name: str) -> Path:
 
 
 def _run_comparison(install: Install, options: Namespace, device: str) -> int:
-    """Ablation or controls. What is known is written after every request, so that nothing is lost at the end."""
+    """Ablation or controls. All records are written after every request, so that nothing is lost at the end."""
     requests, names = _planned(options)
     scorer = make_scorer(options.scoring, install.comfyui, ROOT)
     out = _result_file(options, _comparison_name(options))
@@ -75,6 +75,14 @@ def _run_comparison(install: Install, options: Namespace, device: str) -> int:
     install.scratch.mkdir(exist_ok=True)
     say(f"{len(requests)} requests of the stream {options.stream}, {len(names)} variants of each, on {device}")
     result: dict[str, Any] = {}
+    records: list[dict[str, Any]] = []
+    summary_due = 0.0
+
+    def write() -> None:
+        staged = out.with_suffix(".part")
+        staged.write_text(comparison.to_json(head | result, records), encoding="utf-8")
+        staged.replace(out)
+
     with ExitStack() as stack:
         runners = _start_all(install, stack, options, requests[0])
 
@@ -82,13 +90,18 @@ def _run_comparison(install: Install, options: Namespace, device: str) -> int:
             return [method for method in methods_of(options.what) if method.name in names]
 
         for records in comparison.measure(runners, requests, make_methods, scorer, options.seconds):
-            result = rows.summarise(records)
-            staged = out.with_suffix(".part")
-            staged.write_text(comparison.to_json(head | result, records), encoding="utf-8")
-            staged.replace(out)
-    if not result:
+            if time.monotonic() >= summary_due:  # the servers' threads wait for it: a twentieth of the time at most
+                started = time.monotonic()
+                result = rows.summarise(records)
+                summary_due = time.monotonic() + 20 * (time.monotonic() - started)
+            write()
+    if not records:
         raise Stop("no request was run: give it more --seconds.")
+    result = rows.summarise(records)
+    write()
     print("\n" + comparison_tables(result))
+    for name in set(names) - {row["variant"] for row in result["rows"]}:
+        say(f"left out, for its hits used no masks that could be drawn at random: {name}")
     say(f"\nwritten: {out}")
     plot.write_plot(result["rows"], f"{options.what}, {device}, {options.sampler}", out.with_suffix(".png"))
     if options.json:

@@ -15,15 +15,20 @@ def write_plot(rows: list[dict[str, Any]], title: str, path: Path) -> None:
     except ImportError:
         say("no plot: matplotlib is not installed here (the tables do not need it)")
         return
-    figure = Figure(figsize=(10, 6), layout="constrained")
+    figure = Figure(figsize=(11, 8), layout="constrained")
     axes = figure.add_subplot()
     shown = [row for row in rows if row["attributes_kept"] is not None]
     for number, row in enumerate(shown):
-        # Ten colours and two marks tell up to twenty variants apart.
-        style = {"color": f"C{number}", "marker": "os"[number // 10 % 2], "s": 20 + 120 * row["hit_rate"], "alpha": 0.7}
+        # Ten colours and five marks tell up to fifty variants apart.
+        style = {
+            "color": f"C{number}",
+            "marker": "os^vD"[number // 10 % 5],
+            "s": 20 + 120 * row["hit_rate"],
+            "alpha": 0.7,
+        }
         axes.scatter(row["dit_speedup_hit"], 100 * row["attributes_kept"], label=row["variant"], **style)
     if shown:
-        figure.legend(loc="outside right upper", fontsize=8)
+        figure.legend(loc="outside right upper", fontsize=7)
     axes.axvline(1.0, color="grey", linewidth=0.8)
     axes.set_xlabel("speed-up of the sampling node on hits, median")
     axes.set_ylabel("attributes kept on hits, %")

@@ -5,6 +5,7 @@ inside the pack's ``connectivity`` module. ``BenchMeasuredMasks`` takes the late
 Every row keeps as many blocks as the rule would have kept, and the block itself.
 """
 
+import importlib
 import sys
 
 import torch
@@ -12,7 +13,7 @@ import torch
 ARM, DISARM = "BenchRandomMasks", "BenchMeasuredMasks"
 INPUTS = {ARM: "model", DISARM: "latent"}
 RULES = ("keep_by_density", "keep_by_mass")
-MODULE = ".carnator_core.connectivity"  # the host imports packs under the path of their folder
+PACKAGE = ".carnator_core"  # the host imports packs under the path of their folder
 
 
 def random_like(mask, generator):
@@ -64,8 +65,8 @@ class RandomMasks:
         return float("nan")  # never answered from the host's cache
 
     def arm(self, model):
-        (module,) = [module for name, module in sys.modules.items() if name.endswith(MODULE)]
-        REPLACED.replace(module)
+        (package,) = [name for name in sys.modules if name.endswith(PACKAGE)]
+        REPLACED.replace(importlib.import_module(f"{package}.connectivity"))
         return (model,)
 
 

@@ -45,7 +45,8 @@ def stock_runs(records: list[dict[str, Any]]) -> list[Record]:
 
 
 def row(name: str, records: list[Record]) -> dict[str, Any]:
-    """One line of the table. A hit is a request whose result need not be the stock one, an assist among them.
+    """One line of the table. A hit is a request whose result need not be the stock one, an assist among them,
+    and ``sparse_rate`` the share of hits whose attention followed connectivity.
 
     Speed-ups of hits are medians, that of all is stock's seconds over the method's, misses included; seconds are means.
     ``dit`` is the sampling node alone, ``e2e`` adds decoding by the stock VAE. ``attributes_kept``: of the attributes
@@ -79,6 +80,7 @@ def row(name: str, records: list[Record]) -> dict[str, Any]:
         "n_requests": len(records),
         "hit_rate": of_all(lambda: len(hits) / len(records)),
         "assist_rate": of_all(lambda: sum(r["decision"] == "assist" for r in hits) / len(records)),
+        "sparse_rate": of_hits(lambda: sum(is_sparse(r) for r in hits) / len(hits)),
         "dit_seconds_hit": of_hits(lambda: fmean(r["seconds"] for r in hits)),
         "e2e_seconds_hit": of_hits(lambda: fmean(e2e("seconds", hits))),
         "dit_seconds_all": of_all(lambda: fmean(r["seconds"] for r in records)),
@@ -95,6 +97,11 @@ def row(name: str, records: list[Record]) -> dict[str, Any]:
         "psnr": mean("psnr"),
         "ssim": mean("ssim"),
     }
+
+
+def is_sparse(record: Record) -> bool:
+    """Whether a hit's reuse steps attended by connectivity: they cannot before any is stored."""
+    return not record.get("attention", "dense").startswith("dense")
 
 
 def losses(name: str, records: list[Record]) -> dict[str, Any]:
@@ -114,7 +121,9 @@ def losses(name: str, records: list[Record]) -> dict[str, Any]:
 def summarise(records: list[dict[str, Any]]) -> dict[str, Any]:
     """The tables over the records of ``comparison.measure``, which hold at least one request.
 
-    ``rows_on_default_hits`` compares all methods on the very requests that the default settings accept.
+    ``rows_on_default_hits`` compares all methods on the very requests that the default settings accept, and
+    ``text_at_equal_acceptance`` tells of as many hits as they have, those with the nearest texts, read off the runs in
+    which nothing refused a donor: only its losses mean something, its seconds do not.
     """
     runs = {name: flat(records, name) for name in records[0]["runs"] if was_itself(records, name)}
     accepted = {r["id"] for r in runs[DEFAULT] if r["decision"] == "hit"}
@@ -144,7 +153,19 @@ def summarise(records: list[dict[str, Any]]) -> dict[str, Any]:
             "text_auc": overall(found, TEXT),
             "matching_text_similarity": matching_similarity(similarities, len(accepted)),
         }
+        result["text_at_equal_acceptance"] = row(
+            "text similarity, as many hits", _by_text(runs[ANY_DONOR], result["matching_text_similarity"])
+        )
     return result
+
+
+def _by_text(records: list[Record], threshold: float | None) -> list[Record]:
+    """Runs in which nothing refused a donor, as if one below this text similarity had been refused."""
+
+    def refused(record: Record) -> bool:
+        return record["decision"] == "hit" and (threshold is None or record["similarity"] < threshold)
+
+    return [{**r, "decision": "miss"} if refused(r) else r for r in records]
 
 
 def was_itself(records: list[dict[str, Any]], method: str) -> bool:

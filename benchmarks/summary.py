@@ -88,9 +88,15 @@ def markdown(rows: list[dict[str, Any]]) -> str:
 
 
 def comparison_tables(result: dict[str, Any]) -> str:
-    """What ``comparison.summarise`` found, as Markdown."""
-    parts = ["Every request:", markdown(result["rows"])]
-    parts += ["On the requests that the default settings accept:", markdown(result["rows_on_default_hits"])]
+    """What ``rows.summarise`` found, as Markdown for the screen; ``joint_tables`` has those of the documentation."""
+    shown = ("variant", "n_requests", "hit_rate", "dit_speedup_hit", "e2e_speedup_hit", "e2e_speedup_all",
+             "attributes_kept", "stock_attributes", "unsafe_rate", "unsafe_upper", "psnr", "ssim")  # fmt: skip
+
+    def table(rows: list[dict[str, Any]]) -> str:
+        return markdown([{name: row[name] for name in shown} for row in rows])
+
+    parts = ["Every request:", table(result["rows"])]
+    parts += ["On the requests that the default settings accept:", table(result["rows_on_default_hits"])]
     if "separation" in result:
         parts += [SEPARATION, markdown(auc_cells(result["separation"]))]
     return "\n\n".join(parts) + "\n"

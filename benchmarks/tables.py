@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from .arguments import COMPARISONS
-from .summary import comparison_tables, markdown
+from .joint_tables import sections
+from .summary import markdown
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -32,12 +32,6 @@ share of the video computed, averaged over the reuse steps. *speedup*: median ov
 for the sampling node, both in one server, in alternating order.
 """
 
-COMPARED = """Every request by KSampler once and by each variant, in one server, in order of arrival, each variant with
-its own store; misses are checked to be KSampler's latent. *dit*: seconds of the sampling node, *e2e*: with decoding by
-the VAE; *hit*: median over hits, *all*: sums over all requests. *attributes_kept*: of the attributes that KSampler
-shows for the hits' prompts, the share that the variant shows; *stock_attributes*: what KSampler shows of the prompts';
-*unsafe_rate*: hits that lost one. Methods without donors act on every request, so that all of theirs are hits."""
-
 SUMMARY_NAMES = {
     "requests": "requests",
     "hits": "hits",
@@ -59,25 +53,6 @@ def section(title: str, result: dict[str, Any]) -> str:
         origin += f". {result['servers']} servers shared the device, so each was slower than alone"
     note = f"{result['note']}\n\n" if "note" in result else ""
     return f"## {title}\n\n{origin}.\n\n{note}{markdown(summary)}\n\n{markdown(result['by_kind'])}\n"
-
-
-def comparisons() -> list[str]:
-    """Ablation and controls, of every device and sampler that was measured on the stream *report*."""
-    return [
-        comparison(what, json.loads(path.read_text(encoding="utf-8")))
-        for what in COMPARISONS
-        for path in sorted(RESULTS.glob(f"demo_{what}_*.json"))
-        if not any(part in path.name for part in ("_tune_", "_quick_", "_some_"))
-    ]
-
-
-def comparison(what: str, result: dict[str, Any]) -> str:
-    origin = f"`{result['command']}`, commit {result['commit'][:9]}, {result['device']}, {result['date']}"
-    chosen = "\n".join(f"* {name}: {why}" for name, why in result["tuning"].items())
-    return (
-        f"## {what.capitalize()}, {result['sampler']}, {result['device']}\n\n{origin}. {COMPARED}\n\n"
-        f"{comparison_tables(result)}\nValues chosen on *tune*:\n\n{chosen}\n"
-    )
 
 
 def demo_world() -> str:
@@ -178,8 +153,9 @@ def write_tables() -> None:
         if path.is_file():
             result = json.loads(path.read_text(encoding="utf-8"))
             results[result["device"]] = result
-    sections = [section(f"Stream report on {device}", result) for device, result in results.items()]
-    parts = [INTRODUCTION, demo_world(), *sections, *comparisons(), *map(gpu_e2e, E2E), attention_kernels()]
+    reports = [section(f"Stream report on {device}", result) for device, result in results.items()]
+    joint = sections(RESULTS)
+    parts = [INTRODUCTION, demo_world(), *reports, *joint, *map(gpu_e2e, E2E), attention_kernels()]
     DOCS.write_text("\n".join(parts), encoding="utf-8")
     text = README.read_text(encoding="utf-8")
     before, rest = text.split(START)

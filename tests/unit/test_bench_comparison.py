@@ -8,7 +8,6 @@ import pytest
 
 from benchmarks.comparison import to_json
 from benchmarks.rows import JSON_FIELDS, flat, last_line, row, summarise
-from benchmarks.tables import comparison
 from benchmarks.variants import ANY_DONOR, DEFAULT, window
 
 
@@ -35,11 +34,11 @@ def hit(seconds: float, wrong: list[str], similarity: float = 0.9, state: float 
 RECORDS = [
     record(0, "base", default=miss(), open=miss(), easy=hit(8.0, ["motion"])),
     record(
-        1, "shape", default=hit(4.0, ["motion"]), open=hit(4.0, ["motion"], psnr=30.0, ssim=None),
-        easy=hit(8.0, ["motion"]),
+        1, "shape", default=hit(4.0, ["motion"]), easy=hit(8.0, ["motion"]),
+        open=hit(4.0, ["motion"], psnr=30.0, ssim=None, attention="density 50 %"),
     ),
     record(
-        2, "weather", default=miss(), open=hit(2.0, ["weather", "size"], 0.8, state=0.5),
+        2, "weather", default=miss(), open=hit(2.0, ["weather", "size"], 0.8, state=0.5, attention="dense: set"),
         easy=hit(8.0, ["motion", "size"]),
     ),
 ]  # fmt: skip
@@ -52,6 +51,7 @@ def test_a_row_compares_hits_with_stock_and_all_requests_with_misses_included() 
         "n_requests": 3,
         "hit_rate": pytest.approx(2 / 3, abs=1e-4),
         "assist_rate": 0.0,
+        "sparse_rate": 0.5,
         "dit_seconds_hit": 3.0,
         "e2e_seconds_hit": 5.0,
         "dit_seconds_all": pytest.approx(16 / 3, abs=1e-4),
@@ -89,6 +89,9 @@ def test_the_summary_also_compares_on_what_the_default_accepts() -> None:
     assert found["signature_auc"] == 1.0  # the gate's score is higher for the unsafe hit
     assert found["text_auc"] == 1.0
     assert found["matching_text_similarity"] == pytest.approx(0.85)  # accepts one, as the default does
+    matched = found["text_at_equal_acceptance"]
+    assert matched["hit_rate"] == pytest.approx(1 / 3, abs=1e-4)
+    assert matched["unsafe_hits"] == 0  # the unsafe one's text is further away
 
 
 def test_without_the_gate_switched_off_there_is_no_separation() -> None:
@@ -101,14 +104,6 @@ def test_the_file_is_json_with_a_line_for_each_record() -> None:
     text = to_json({"commit": "abc", **summarise(RECORDS)}, RECORDS)
     assert json.loads(text) == {"commit": "abc", **summarise(RECORDS), "records": RECORDS}
     assert len([line for line in text.splitlines() if '"id":"r' in line]) == len(RECORDS)
-
-
-def test_the_documentation_shows_rows_origin_and_the_reasons_of_chosen_values() -> None:
-    head = {"command": "bench", "commit": "0123456789", "device": "CPU", "date": "today", "sampler": "euler"}
-    text = comparison("ablation", {**head, "tuning": {"steps": "16: as fast"}, **summarise(RECORDS)})
-    assert text.startswith("## Ablation, euler, CPU\n\n`bench`, commit 012345678, CPU, today.")
-    assert f"| {ANY_DONOR} | 3 | 0.667 |" in text and f"| {ANY_DONOR} | 1 | 1 |" in text
-    assert "| all | 1 | 1 |" in text and "* steps: 16: as fast" in text
 
 
 def test_assists_count_as_hits_and_are_told_apart() -> None:
