@@ -1,0 +1,89 @@
+"""Trajectory and connectivity reused together, in ComfyUI's own sampler."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from .conftest import relative
+
+REGION = {"region_threshold": 0.35, "max_region_percent": 100}
+SPARSE = {"attention": "consensus", "attention_block": 8}
+
+
+@pytest.fixture
+def small_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A random tiny model changes all over: the region is a box, so that something is left to replay."""
+    from carnator_core import evidence
+
+    def box(difference: torch.Tensor, threshold: float) -> torch.Tensor:
+        region = torch.zeros_like(difference, dtype=torch.bool)
+        region[:, 1:3, 1:3] = True
+        return region
+
+    monkeypatch.setattr(evidence, "evidence_region", box)
+
+
+def test_a_dense_run_leaves_connectivity_and_its_latent_is_the_stock_one(tiny, tmp_path: Path) -> None:
+    from carnator_core.store.registry import open_store
+
+    options = tiny.options(**SPARSE)
+    found, run = tiny.reuse(tmp_path, tiny.call, options=options)
+    assert torch.equal(found, tiny.call(tiny.model))
+    store = open_store(tmp_path, options.store)
+    kept = store.connectivity(run.report.entry_id)
+    layers = len(tiny.model.model.diffusion_model.blocks)
+    assert kept.block == 8 and kept.packed.shape[:2] == (layers, run.session.request.attention.heads)
+    from carnator_core.attention import consensus_id
+
+    assert store.consensus(consensus_id(run.session.request.key, 8)).count == 1
+
+
+@pytest.mark.parametrize("sampler", ["euler", "uni_pc"])
+@pytest.mark.parametrize("source", ["consensus", "donor"])
+def test_a_hit_attends_by_what_was_kept(tiny, tmp_path: Path, small_checks, sampler: str, source: str) -> None:
+    call = tiny.call.but(sampler=sampler)
+    target = call.but(positive=tiny.near(call.positive, 0.3))
+    options = tiny.options(**REGION, **{**SPARSE, "attention": source})
+    tiny.reuse(tmp_path, call, options=options)
+    joint, run = tiny.reuse(tmp_path, target, options=options)
+    assert run.report.decision.value == "hit" and run.report.steps["region"] > 0
+    assert run.report.attention.startswith("density 50 % by the connectivity of")
+    everything = tiny.options(**REGION, **{**SPARSE, "attention": "consensus", "attention_percent": 100})
+    latent, dense_run = tiny.reuse(tmp_path, target, options=tiny.options(**REGION, attention="dense"))
+    assert dense_run.report.attention == "dense: set to dense"
+    all_kept, _ = tiny.reuse(tmp_path, target, options=everything)
+    assert relative(all_kept, latent) < 1e-4
+    assert 1e-4 < relative(joint, latent) < 0.3
+
+
+def test_connectivity_kept_by_another_rule_is_not_taken_from_a_donor(tiny, tmp_path: Path, small_checks) -> None:
+    target = tiny.call.but(positive=tiny.near(tiny.call.positive, 0.3))
+    donor = {**SPARSE, "attention": "donor"}
+    tiny.reuse(tmp_path, tiny.call, options=tiny.options(**REGION, **donor))
+    _, run = tiny.reuse(tmp_path, target, options=tiny.options(**REGION, **donor, attention_percent=20))
+    assert run.report.decision.value == "hit"
+    assert run.report.attention == "dense: no connectivity is stored for this yet"
+
+
+def test_an_assist_attends_sparsely_and_is_not_stored(tiny, tmp_path: Path) -> None:
+    closed = tiny.options(**SPARSE, assist=True, gate=0.0)
+    tiny.reuse(tmp_path, tiny.call, options=closed)
+    target = tiny.call.but(positive=tiny.prompt(5))
+    found, run = tiny.reuse(tmp_path, target, options=closed)
+    stock = target(tiny.model)
+    assert run.report.decision.value == "assist" and run.report.entry_id is None
+    assert "connectivity of 1 earlier requests" in run.report.attention
+    assert 0 < relative(found, stock) < 0.3
+    assert torch.equal(target(tiny.model), stock), "the model is as it was"
+
+
+def test_on_a_cpu_auto_leaves_attention_dense_and_measures_nothing(tiny, tmp_path: Path) -> None:
+    from carnator_core.store.registry import open_store
+
+    _, run = tiny.reuse(tmp_path, tiny.call)
+    store = open_store(tmp_path, tiny.options().store)
+    store.wait()
+    assert store.connectivity(run.report.entry_id) is None
