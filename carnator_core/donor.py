@@ -8,8 +8,9 @@ import torch
 
 from . import evidence
 from .guidance import Guidance
-from .plan import StepPlan
-from .store.entry import EntryInfo, StoredTrajectory
+from .plan import StepKind, StepPlan
+from .store.entry import EntryInfo
+from .store.read_ahead import ReadAhead
 
 
 @dataclass
@@ -26,7 +27,7 @@ class Donor:
     """
 
     info: EntryInfo
-    trajectory: StoredTrajectory
+    trajectory: ReadAhead
     region: torch.Tensor
     rows: torch.Tensor
     guidance: Guidance
@@ -35,10 +36,15 @@ class Donor:
     guided: torch.Tensor | None = None
     conditional: torch.Tensor | None = None
 
-    def load(self, step: int, is_check: bool) -> None:
-        """Read what a step needs, checked. Raises EntryError."""
+    def load(self, step: int) -> None:
+        """Take what a step needs, checked, and begin to read what the next one will. Raises EntryError."""
         self.guided = self.trajectory.guided(step)
-        self.conditional = self.trajectory.conditional(step) if is_check else None
+        self.conditional = self.trajectory.conditional(step) if self._is_check(step) else None
+        if step + 1 in self.plans:
+            self.trajectory.expect(step + 1, self._is_check(step + 1))
+
+    def _is_check(self, step: int) -> bool:
+        return self.plans[step].kind is StepKind.CHECK
 
     def remember_residual(self, step: int, residual: torch.Tensor, patch: tuple[int, int, int]) -> None:
         """Take in what guidance adds, [C, T, H, W], from a step that ran both branches.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from .attention import AttentionSite
-from .identity import HardKey
+from .identity import HardKey, digest
 from .plan import ModelShape, Schedule
 
 
@@ -32,3 +32,8 @@ class Request:
     guided: bool
     attention: AttentionSite | None = None
     reused_input: bool = False
+
+    @property
+    def entry_id(self) -> str:
+        """Name of this request's entry: the same for the same request."""
+        return digest(self.key.digest, self.text_digest)

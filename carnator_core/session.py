@@ -20,7 +20,6 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable
-from contextlib import closing
 from dataclasses import replace
 
 import torch
@@ -32,7 +31,6 @@ from .capture import Capture
 from .connectivity import Connectivity
 from .donor import Assist, Donor
 from .guidance import Guidance
-from .identity import digest
 from .options import GateOptions, Options
 from .plan import LayerWindow, StepKind, StepPlan, reuse_plans
 from .reasons import Code, Decision, Reason
@@ -43,6 +41,7 @@ from .scale import PAIRS_NEEDED, Thresholds, on_own_scale, unrelated_pairs
 from .signature import EarlySignature, build_signature
 from .store.entry import Entry, EntryInfo
 from .store.folder import Store
+from .store.read_ahead import LikelyDonor
 from .store.tensor_file import EntryError, EntryGone
 from .tiles import block_for
 from .verdict import Verdict, judge
@@ -76,6 +75,8 @@ class Session:
         self.block = block_for(request.shape.tokens, options.reuse.attention_block)
         self._dense_attention = dense_because(options.reuse, request.attention, request.shape.tokens)
         self.sparse: SparseAttention | None = None
+        shape = request.shape.latent, request.schedule.steps, request.schedule.checks
+        self._likely = LikelyDonor(lambda entry_id: store.trajectory(entry_id, *shape))
         self._recall()
 
     def _recall(self) -> None:
@@ -85,13 +86,10 @@ class Session:
         if self.options.gate is None:
             known = len(unrelated_pairs(self._store.texts(), self.request.key, probe.min_text_similarity))
             report.learned_pairs = min(known, PAIRS_NEEDED)
-        self._candidates, why = find_candidates(self.request, self.options, self._store, self.entry_id)
+        self._candidates, why = find_candidates(self.request, self.options, self._store, self.request.entry_id)
         report.reason = why or report.reason
-
-    @property
-    def entry_id(self) -> str:
-        """Name of this request's entry: the same for the same request."""
-        return digest(self.request.key.digest, self.request.text_digest)
+        if self._candidates:
+            self._likely.guess(self._candidates[0].info.id)
 
     # -- per step --------------------------------------------------------------------------------------------------
 
@@ -132,7 +130,7 @@ class Session:
     def _load(self, step: int) -> bool:
         """Read what a step needs of the donor. If that fails, the rest of the run is dense and this returns False."""
         try:
-            self._donor.load(step, step in self.request.schedule.checks)
+            self._donor.load(step)
         except EntryError as error:
             self.go_dense(self._set_aside(self._donor.info, error))
         return self._donor is not None
@@ -273,21 +271,22 @@ class Session:
         return donor.change.tolist()
 
     def _accept(self, verdict: Verdict, guided: torch.Tensor) -> bool:
-        schedule, info = self.request.schedule, verdict.candidate.info
+        last_probe, info = self.request.schedule.probe_end - 1, verdict.candidate.info
         try:
-            trajectory = self._store.trajectory(info.id, self.request.shape.latent, schedule.steps, schedule.checks)
+            trajectory = self._likely.open(info.id)
             trajectory.check()  # what is bad now costs only the donor; later it would cost the hit
         except EntryError as error:
             self.report.reason = self._set_aside(info, error)
             return False
-        guidance = Guidance(self._residual, schedule.probe_end - 1, trajectory.residual_norm)
+        self._likely.take()
+        guidance = Guidance(self._residual, last_probe, trajectory.residual_norm)
         region, rows = (found.to(guided.device) for found in (verdict.region, verdict.rows))
         self._donor = Donor(info, trajectory, region, rows, guidance, verdict.plans, guided)
         self._capture = Capture()  # a hit does not become a donor: errors would chain
         self._choose_connectivity(info, guided.device)
         self._show(verdict)
         self.report.decision, self.report.reason = Decision.HIT, Reason.of(Code.REUSED)
-        self._set_region(region, rows, schedule.probe_end - 1)
+        self._set_region(region, rows, last_probe)
         return True
 
     def _begin_assist(self, nearest: Verdict, guided: torch.Tensor) -> None:
@@ -295,9 +294,7 @@ class Session:
         schedule, reuse, info = self.request.schedule, self.options.reuse, nearest.candidate.info
         try:
             change = self._change_of(self._store.signature(info.id))
-            shape = self.request.shape.latent, schedule.steps, schedule.checks
-            with closing(self._store.trajectory(info.id, *shape)) as known:
-                norms = known.residual_norm
+            norms = self._likely.open(info.id).residual_norm
         except EntryError as error:
             self._set_aside(info, error)
             return
@@ -365,6 +362,7 @@ class Session:
         """Let go of all that is reused: the donor's file is closed and the store may delete it."""
         if self._donor is not None:
             self._donor.trajectory.close()
+        self._likely.close()
         self._donor = self._assist = self.sparse = None
 
     def commit(
@@ -388,7 +386,7 @@ class Session:
             self.report.store_note = "not stored: its input latent came from a reused run"
         if self._donor is not None or not capture.is_whole(request.schedule.steps):
             return
-        info = EntryInfo(self.entry_id, request.key, time.time(), seconds, prompt=None, output=output)
+        info = EntryInfo(request.entry_id, request.key, time.time(), seconds, prompt=None, output=output)
         entry = Entry(info, request.embedding, capture.signature, capture.trajectory(), preview())
         mass = capture.mass(request.shape.depth, len(self._mass_steps))
         if mass is not None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -122,10 +122,14 @@ class StoredTrajectory:
         """[C, T, H, W] float16 of the conditional branch, at a check step. Raises EntryError."""
         return self._file.tensor(_conditional(step))
 
+    def read_all(self) -> Iterator[torch.Tensor]:
+        """Every tensor once. Raises EntryError at the first that is bad."""
+        return map(self._file.tensor, sorted(self._file.names))
+
     def check(self) -> None:
         """Read every tensor once. Raises EntryError."""
-        for name in sorted(self._file.names):
-            self._file.tensor(name)
+        for _ in self.read_all():
+            pass
 
 
 def _close(file: TensorFile, on_close: Callable[[], object]) -> None:
