@@ -8,7 +8,7 @@ from pathlib import Path
 from scripts.testbed.bootstrap import add_arguments
 
 COMPARISONS = ("ablation", "controls")
-WHAT = ("tune", "report", *COMPARISONS, "kernels", "gpu_e2e", "tables")
+WHAT = ("tune", "report", *COMPARISONS, "kernels", "patterns", "gpu_e2e", "tables")
 
 
 def parse(description: str, arguments: list[str] | None = None) -> argparse.Namespace:
@@ -27,7 +27,8 @@ def parse(description: str, arguments: list[str] | None = None) -> argparse.Name
     whole.add_argument("--model", choices=("5b", "14b", "tiny"), default="5b", help="tiny also runs on a CPU")
     whole.add_argument("--regions", type=float, nargs="+", default=[0.05, 0.15, 0.3, 0.6], help="shares")
     whole.add_argument("--densities", type=float, nargs="+", default=[1.0], help="of attention; 1 is dense")
-    whole.add_argument("--easycache-skips", type=int, nargs="+", default=[], help="evaluations it skips, from 0")
+    whole.add_argument("--holds", type=float, nargs="+", help="hold thresholds (default: the shipped one)")
+    whole.add_argument("--no-easycache", action="store_true", help="leave EasyCache out")
     whole.add_argument("--profile", action="store_true", help="profile one region step and one check")
     parser.add_argument("--commit", help="state this commit in the results (default: asks git)")
     comparison = parser.add_argument_group("ablation and controls")

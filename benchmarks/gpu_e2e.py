@@ -7,6 +7,7 @@ the pack as it is shipped: key, store, probe, gate, region rows, layer window, g
 
 from __future__ import annotations
 
+import itertools
 import tempfile
 import time
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from carnator_core import evidence
 from carnator_core.connectivity import Consensus
 from carnator_core.identity import HardKey
 from carnator_core.options import GateOptions, Options, ProbeOptions, ReuseOptions
+from carnator_core.session import Session
 from carnator_core.tiles import block_for
 from scripts.testbed.console import Stop, say
 
@@ -36,8 +38,10 @@ class Sweep:
 
     Args:
         model: name in MODELS.
-        regions, densities: shares; every pair of them is one hit. Density 1 is dense attention.
+        regions, densities, holds: shares and hold thresholds; every combination of them is one hit. Density 1 is
+            dense attention, threshold 0 holds no step.
         easycache_skips: evaluations that EasyCache skips, counted from 0; none leaves EasyCache out.
+        change: how much the donor's x0 is said to change at each step, by which held steps are chosen.
         profile: whether to profile two steps of one more hit.
     """
 
@@ -45,7 +49,9 @@ class Sweep:
     steps: int
     regions: tuple[float, ...]
     densities: tuple[float, ...] = (1.0,)
+    holds: tuple[float, ...] = (0.0,)
     easycache_skips: tuple[int, ...] = ()
+    change: tuple[float, ...] = ()
     profile: bool = False
 
 
@@ -66,7 +72,8 @@ def measure(comfyui: Path, sweep: Sweep) -> dict[str, Any]:
             row["seconds_with_decode"] = round(row["seconds"] + decode, 3)
             row["speedup_with_decode"] = round((stock + decode) / (row["seconds"] + decode), 3)
     head = {"model": model.name, "steps": sweep.steps, "decode_seconds": round(decode, 3)}
-    return {**head, "easycache_skips": list(sweep.easycache_skips), **result}
+    given = {"easycache_skips": list(sweep.easycache_skips), "change": list(sweep.change)}
+    return {**head, **given, **result}
 
 
 def put_consensus(store: Any, key: HardKey, consensus: Consensus) -> None:
@@ -113,7 +120,7 @@ class _Bench:
         rows.append(self._row("miss", run, seconds))
         if min(sweep.densities) < 1.0:
             self._store_consensus(run.session.request.key)
-        hits = [self._hit(region, density) for region in sweep.regions for density in sweep.densities]
+        hits = [self._hit(*case) for case in itertools.product(sweep.regions, sweep.densities, sweep.holds)]
         rows += hits + self._easycache_on_hits()
         return {"rows": rows, "profile": self._profile()} if sweep.profile else {"rows": rows}
 
@@ -123,13 +130,14 @@ class _Bench:
         consensus = random_consensus(self._model, block_for(self._model.tokens))
         put_consensus(open_store(self._folder, Options().store), key, consensus)
 
-    def _hit(self, region: float, density: float) -> dict[str, Any]:
-        with _box_region(region):
-            run, seconds, latent = self._ours(self._patcher, self._edit, density)
+    def _hit(self, region: float, density: float, hold: float) -> dict[str, Any]:
+        with _box_region(region), _donor_change(self._sweep.change):
+            run, seconds, latent = self._ours(self._patcher, self._edit, density, hold)
         if run.report.decision.value != "hit" or not bool(torch.isfinite(latent).all()):
             raise Stop(f"no hit at a region of {region:.0%}: {run.report.status()}")
         self._check_attention(run, density)
-        return self._row(f"hit, region {region:.0%}, density {density:g}", run, seconds) | {"density": density}
+        what = f"hit, region {region:.0%}, density {density:g}, " + (f"hold {hold:g}" if hold else "no step held")
+        return self._row(what, run, seconds) | {"density": density, "hold": hold}
 
     def _easycache(self) -> list[dict[str, Any]]:
         """EasyCache alone, with the skips that were asked for."""
@@ -144,28 +152,16 @@ class _Bench:
         return [row]
 
     def _easycache_on_hits(self) -> list[dict[str, Any]]:
-        """EasyCache on top of hits, at the lowest density."""
+        """Carnator declines a model with EasyCache on it, which would go by unfinished values: say so, in a few steps.
+
+        The steps that a hit holds are the same idea, chosen by the donor's own changes.
+        """
         if not self._sweep.easycache_skips:
             return []
-        model, skipped = self._with_easycache()
-        density = min(self._sweep.densities)
-        # Its key is another one, so it needs a donor and a consensus of its own.
-        run, *_ = self._ours(model, self._base, density)
-        if run.report.decision.value == "declined":
-            return [{"what": "EasyCache on a hit", "declined": run.report.status()}]
-        if density < 1.0:
-            self._store_consensus(run.session.request.key)
-        rows = []
-        for region in self._sweep.regions:
-            skipped.clear()
-            with _box_region(region):
-                run, seconds, _ = self._ours(model, self._edit, density)
-            what = f"EasyCache on a hit, region {region:.0%}, density {density:g}"
-            if run.report.decision.value != "hit":
-                raise Stop(f"no hit with EasyCache at a region of {region:.0%}: {run.report.status()}")
-            self._check_attention(run, density)
-            rows.append(self._row(what, run, seconds) | {"density": density, "skipped": sorted(skipped)})
-        return rows
+        run, *_ = self._ours(self._with_easycache()[0], self._base, 1.0, steps=4)
+        if run.report.decision.value != "declined":
+            raise Stop(f"EasyCache is no longer declined; measure it on top of a hit: {run.report.status()}")
+        return [{"what": "EasyCache on a hit", "declined": run.report.status()}]
 
     def _with_easycache(self) -> tuple[Any, set[int]]:
         from .replayed_easycache import with_replayed_easycache
@@ -213,6 +209,7 @@ class _Bench:
         patcher: Any,
         positive: list,
         density: float,
+        hold: float = 0.0,
         steps: int | None = None,
         folder: Path | None = None,
         run_class: type | None = None,
@@ -221,7 +218,8 @@ class _Bench:
         from carnator_core.store.registry import open_store
 
         sparse = {"attention": "consensus", "attention_percent": 100 * density}
-        reuse = ReuseOptions(**sparse) if density < 1.0 else ReuseOptions(attention="dense")
+        attention = sparse if density < 1.0 else {"attention": "dense"}
+        reuse = ReuseOptions(**attention, hold_threshold=hold)
         options = Options(probe=ProbeOptions(min_text_similarity=-1.0), gate=OPEN_GATE, reuse=reuse)
         folder = folder or self._folder
         run = (run_class or ComfyRun)(options, folder)
@@ -258,6 +256,18 @@ def _decode_seconds(model: Model) -> float:
     with torch.inference_mode():
         vae.decode(latent[:, :, :1])
         return _timed(lambda: vae.decode(latent))[0]
+
+
+@contextmanager
+def _donor_change(change: tuple[float, ...]) -> Iterator[None]:
+    """This change per step in place of what random predictions gave; none leaves that."""
+    measured = Session._change_of
+    if change:
+        Session._change_of = lambda session, donor: list(change)
+    try:
+        yield
+    finally:
+        Session._change_of = measured
 
 
 @contextmanager

@@ -16,18 +16,20 @@ from typing import Any
 
 import torch
 
+from carnator_core.options import ReuseOptions
 from scripts.testbed.bootstrap import Install
 from scripts.testbed.console import Stop, say
 from scripts.testbed.environment import ROOT
 from scripts.testbed.server import ComfyServer, has_accelerator
 
-from . import comparison, controls, gpu_e2e, kernels, plot, report, rows, tune, variants
+from . import comparison, controls, demo_patterns, gpu_e2e, kernels, plot, report, rows, tune, variants
 from .arguments import COMPARISONS
 from .scoring import LatentScorer, make_scorer
 from .stream_run import StreamRequest, StreamRunner, load_stream
 from .summary import comparison_tables
 
 RESULTS = ROOT / "benchmarks" / "results"
+PATTERNS, PATTERN_STEPS = RESULTS / "patterns_cpu.json", [20, 50]
 OWN_NODES = ("own_input", "random_masks", "saved_mask")  # modules of this package that are custom nodes of its servers
 QUICK_EDIT = "shape"  # nearly always a hit, and one that computes a region
 
@@ -43,6 +45,8 @@ def run_job(install: Install, options: Namespace) -> int:
         return _run_comparison(install, options, device)
     if options.what == "kernels":
         result, name = kernels.measure(), "kernels"
+    elif options.what == "patterns":
+        result, name = demo_patterns.measure(install.comfyui, PATTERN_STEPS), "patterns"
     elif options.what == "gpu_e2e":
         result, name = gpu_e2e.measure(install.comfyui, _sweep(options)), f"e2e_{options.model}"
     else:
@@ -54,8 +58,19 @@ def run_job(install: Install, options: Namespace) -> int:
 
 
 def _sweep(options: Namespace) -> gpu_e2e.Sweep:
-    shares = tuple(options.regions), tuple(options.densities)
-    return gpu_e2e.Sweep(options.model, options.steps, *shares, tuple(options.easycache_skips), options.profile)
+    """What depends on values comes from the demo model at the same number of steps, if that was measured."""
+    found = json.loads(PATTERNS.read_text(encoding="utf-8")).get(str(options.steps), {}) if PATTERNS.exists() else {}
+    holds = options.holds or [ReuseOptions().hold_threshold]
+    return gpu_e2e.Sweep(
+        options.model,
+        options.steps,
+        tuple(options.regions),
+        tuple(options.densities),
+        tuple(holds),
+        () if options.no_easycache else tuple(found.get("easycache_skips", ())),
+        tuple(found.get("change", ())),
+        options.profile,
+    )
 
 
 def _result_file(options: Namespace, name: str) -> Path:

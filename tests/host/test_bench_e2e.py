@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from types import ModuleType
 from typing import Any
 
@@ -19,19 +20,22 @@ SKIPS = (4, 6, 7)
 
 @pytest.fixture(scope="module")
 def measured(comfy: ModuleType, install: Install) -> dict[str, Any]:
-    return measure(install.comfyui, Sweep("tiny", 10, (0.2, 0.4), (0.3, 1.0), SKIPS, profile=True))
+    sweep = Sweep("tiny", 10, (0.2, 0.4), (0.3, 1.0), (0.0, 0.3), SKIPS, change=(0.1,) * 10, profile=True)
+    return measure(install.comfyui, sweep)
 
 
 def test_stock_easycache_a_miss_and_every_region_are_measured(measured: dict[str, Any]) -> None:
     rows = {row["what"]: row for row in measured["rows"]}
     timed = [what for what, row in rows.items() if "seconds" in row]
-    hits = [f"hit, region {share}, density {density}" for share in ("20%", "40%") for density in ("0.3", "1")]
+    cases = itertools.product(("20%", "40%"), ("0.3", "1"), ("no step held", "hold 0.3"))
+    hits = [f"hit, region {share}, density {density}, {held}" for share, density, held in cases]
     assert timed == ["stock", "EasyCache, replayed skips", "miss", *hits]
     assert rows["miss"]["steps"] == {"dense": 10}
     assert rows[hits[0]]["steps"]["region"] > 0
-    assert rows[hits[0]]["region"] < rows[hits[2]]["region"]
+    assert rows[hits[0]]["region"] < rows[hits[4]]["region"]
     assert rows[hits[0]]["attention"].startswith("density 30 %")
-    assert "dense" in (rows[hits[1]]["attention"] or "dense")
+    assert "dense" in (rows[hits[2]]["attention"] or "dense")
+    assert "hold" not in rows[hits[0]]["steps"] and rows[hits[1]]["steps"]["hold"] > 0
 
 
 def test_a_model_with_easycache_is_declined_and_the_row_says_so(measured: dict[str, Any]) -> None:

@@ -49,8 +49,9 @@ def test_the_script_refuses_an_unknown_stream_before_it_makes_an_environment() -
     assert "invalid choice: 'fresh'" in done.stderr
 
 
-def test_a_sweep_is_dense_and_without_easycache_unless_asked_otherwise() -> None:
+def test_a_sweep_is_dense_and_beside_easycache_unless_asked_otherwise() -> None:
     options = parse("", ["gpu_e2e"])
-    assert (options.model, options.densities, options.easycache_skips, options.profile) == ("5b", [1.0], [], False)
-    options = parse("", ["gpu_e2e", "--densities", "0.2", "0.5", "--easycache-skips", "4", "6", "--profile"])
-    assert (options.densities, options.easycache_skips, options.profile) == ([0.2, 0.5], [4, 6], True)
+    assert (options.model, options.densities, options.no_easycache, options.profile) == ("5b", [1.0], False, False)
+    options = parse("", ["gpu_e2e", "--densities", "0.2", "0.5", "--holds", "0", "0.3", "--no-easycache", "--profile"])
+    assert (options.densities, options.holds) == ([0.2, 0.5], [0.0, 0.3])
+    assert options.no_easycache and options.profile
