@@ -22,7 +22,7 @@ def parse(description: str, arguments: list[str] | None = None) -> argparse.Name
     parser.add_argument("--out", type=Path, help="JSON file (default: benchmarks/results/demo_WHAT_DEVICE.json)")
     parser.add_argument("--seconds", type=float, help="after this time start no further request")
     parser.add_argument("--servers", type=int, default=1, help="servers that share the clusters (not: tune)")
-    parser.add_argument("--settings", type=Path, help="tune: JSON of name -> sampler widgets")
+    parser.add_argument("--settings", type=Path, help="tune, ablation: JSON of name -> sampler widgets")
     whole = parser.add_argument_group("gpu_e2e")
     whole.add_argument("--model", choices=("5b", "14b", "tiny"), default="5b", help="tiny also runs on a CPU")
     whole.add_argument("--regions", type=float, nargs="+", default=[0.05, 0.15, 0.3, 0.6], help="shares")

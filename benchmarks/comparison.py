@@ -110,11 +110,11 @@ def _replayed(outcome: Outcome) -> torch.Tensor | None:
 
 
 def _fidelity(video: torch.Tensor, stock: torch.Tensor, where: torch.Tensor | None) -> dict[str, float | None]:
-    """How near two videos [F, H, W, 3] are; empty without pixels to compare."""
-    if where is None:
-        return {}
-    where = where.to(video.device)
-    found = {"psnr": psnr(video, stock, where), "ssim": ssim(video, stock, where)}
+    """How near two videos [F, H, W, 3] are, as a whole and outside the region."""
+    found = {"psnr_whole": psnr(video, stock, torch.ones(video.shape[:3], dtype=torch.bool, device=video.device))}
+    if where is not None:
+        where = where.to(video.device)
+        found |= {"psnr": psnr(video, stock, where), "ssim": ssim(video, stock, where)}
     return {name: value and round(value, 4) for name, value in found.items()}
 
 
@@ -126,6 +126,8 @@ def _run_record(outcome: Outcome) -> dict[str, Any]:
     """What is kept of one run: little, as there are thousands."""
     report = outcome.report or {"decision": "hit"}
     run = {"decision": report["decision"], "seconds": round(outcome.seconds, 4)}
+    if report.get("work"):
+        run["work"] = round(report["work"], 4)
     if "reason_code" in report:
         run["reason"] = report["reason_code"]
     if report.get("donor"):

@@ -102,7 +102,7 @@ def _run_comparison(install: Install, options: Namespace, device: str) -> int:
         runners = _start_all(install, stack, options, requests[0])
 
         def make_methods() -> list[comparison.Method]:
-            return [method for method in methods_of(options.what) if method.name in names]
+            return [method for method in methods_of(options) if method.name in names]
 
         for records in comparison.measure(runners, requests, make_methods, scorer, options.seconds):
             if time.monotonic() >= summary_due:  # the servers' threads wait for it: a twentieth of the time at most
@@ -124,17 +124,21 @@ def _run_comparison(install: Install, options: Namespace, device: str) -> int:
     return 0
 
 
-def methods_of(what: str) -> list[comparison.Method]:
+def methods_of(options: Namespace) -> list[comparison.Method]:
     """Methods of one server. Every table of losses has its noise floor."""
-    if what == "controls":
+    if options.what == "controls":
         return controls.make_controls()
-    return [*variants.ABLATION, controls.AnotherSeed(controls.NOISE_FLOOR)]
+    chosen = variants.ABLATION
+    if options.settings:
+        given = json.loads(options.settings.read_text(encoding="utf-8"))
+        chosen = [variants.Ours(variants.DEFAULT), *(variants.Ours(name, widgets) for name, widgets in given.items())]
+    return [*chosen, controls.AnotherSeed(controls.NOISE_FLOOR)]
 
 
 def _planned(options: Namespace) -> tuple[list[StreamRequest], list[str]]:
     """Requests of a comparison and the names of its methods; the quick one has one edit behind its base."""
     requests = load_stream(options.stream, options.clusters, options.skip)
-    names = [method.name for method in methods_of(options.what)]
+    names = [method.name for method in methods_of(options)]
     if options.quick:
         edit = next((r for r in requests if r.kind == QUICK_EDIT), None)
         if edit is None:

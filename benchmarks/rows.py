@@ -53,7 +53,8 @@ def row(name: str, records: list[Record]) -> dict[str, Any]:
     that stock shows for the hits' prompts, the share that the method shows too; ``stock_attributes`` and
     ``attributes_right``: the share of the prompt's that stock and the method show. ``unsafe_upper``: see
     ``summary.upper_bound``. ``psnr`` and ``ssim``: means against stock over the hits that replay anything, where they
-    do; a method without a region is read where the default settings replay.
+    do; a method without a region is read where the default settings replay. ``psnr_whole``: over the hits' whole
+    videos. ``work``: the hits' model evaluations relative to a dense run's, where a method says it.
     """
     hits = [r for r in records if r["decision"] in SERVED]
 
@@ -94,6 +95,8 @@ def row(name: str, records: list[Record]) -> dict[str, Any]:
         "unsafe_hits": unsafe,
         "unsafe_rate": of_hits(lambda: unsafe / len(hits)),
         "unsafe_upper": of_hits(lambda: upper_bound(unsafe, len(hits))),
+        "work": mean("work"),
+        "psnr_whole": mean("psnr_whole"),
         "psnr": mean("psnr"),
         "ssim": mean("ssim"),
     }

@@ -90,7 +90,8 @@ def markdown(rows: list[dict[str, Any]]) -> str:
 def comparison_tables(result: dict[str, Any]) -> str:
     """What ``rows.summarise`` found, as Markdown for the screen; ``joint_tables`` has those of the documentation."""
     shown = ("variant", "n_requests", "hit_rate", "dit_speedup_hit", "e2e_speedup_hit", "e2e_speedup_all",
-             "attributes_kept", "stock_attributes", "unsafe_rate", "unsafe_upper", "psnr", "ssim")  # fmt: skip
+             "attributes_kept", "stock_attributes", "unsafe_rate", "unsafe_upper", "work", "psnr_whole", "psnr",
+             "ssim")  # fmt: skip
 
     def table(rows: list[dict[str, Any]]) -> str:
         return markdown([{name: row[name] for name in shown} for row in rows])

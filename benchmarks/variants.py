@@ -119,7 +119,7 @@ ABLATION = (
     *_values("guidance interval {}", "guidance_interval", (1, 2, 3, 4)),
     *_values("guidance fresh from sigma {:g}", "guidance_fresh_sigma", (1.0, 0.9, 0.8)),
     *_values("guidance ends at {:g} %", "guidance_end_percent", (60.0, 80.0, 100.0)),
-    *_values("hold {:g}", "hold_threshold", (0.0, 0.02, 0.05, 0.1)),
+    *_values("hold {:g}", "hold_threshold", (0.0, 0.1, 0.3, 0.5, 0.7, 1.0)),
     # At least one step is refined, two with a multistep sampler.
     *_values("refine {:g} %", "refine_percent", (0.0, 5.0, 10.0)),
     *_values("assist", "assist", (True,)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -194,27 +195,58 @@ def reuse_plans(
     for step in schedule.reuse_steps:
         moved += math.inf if change is None else change[step]
         age += 1
-        early = schedule.sigmas[step] >= options.guidance_fresh_sigma
+        fresh = schedule.sigmas[step] >= options.guidance_fresh_sigma
         unguided = step >= options.guidance_end_percent / 100 * schedule.steps
         if step in schedule.checks and not all_tokens:
             plans[step], moved = StepPlan(StepKind.CHECK, run_uncond=False, record_window=True), 0.0
-        elif moved < options.hold_threshold and not early:
+        elif moved < options.hold_threshold:
             plans[step] = StepPlan(StepKind.HOLD, run_uncond=False)
         else:
-            uncond = guided and not unguided and (early or age >= options.guidance_interval)
+            uncond = guided and not unguided and (fresh or age >= options.guidance_interval)
             kind = StepKind.ASSIST if all_tokens else StepKind.REGION
             plans[step], moved = StepPlan(kind, uncond, unguided), 0.0
             age = 0 if uncond else age
     return plans
 
 
+def step_work(plan: StepPlan, shape: ModelShape, window: LayerWindow, share: float) -> float:
+    """Forwards that a step needs, in units of one branch over all tokens.
+
+    Args:
+        share: of the tokens that a region step computes.
+    """
+    if not plan.evaluates:
+        return 0.0
+    forward = 1.0
+    if plan.kind is StepKind.REGION:
+        forward = region_forward_cost(shape, window, share) if share > 0 else 0.0
+    return forward * (1 + plan.run_uncond)
+
+
+class Tally:
+    """What a run has evaluated so far: steps by kind, and ``work`` in forwards of one branch over all tokens."""
+
+    def __init__(self, shape: ModelShape, window: LayerWindow, guided: bool):
+        self._shape, self._window, self._branches = shape, window, 1 + guided
+        self.steps: Counter[str] = Counter()
+        self.work = 0.0
+
+    def add(self, plan: StepPlan, share: float) -> None:
+        self.steps[plan.kind.value] += 1
+        self.work += step_work(plan, self._shape, self._window, share)
+
+    @property
+    def share(self) -> float | None:
+        """Work relative to as many dense steps."""
+        dense = self.steps.total() * self._branches
+        return self.work / dense if dense else None
+
+
 def predicted_work(
     schedule: Schedule, shape: ModelShape, window: LayerWindow, share: float, plans: dict[int, StepPlan], guided: bool
 ) -> float:
     """Share of a dense run's forwards that a hit is predicted to need (probe and refine included)."""
-    branches = 2 if guided else 1
-    forward = region_forward_cost(shape, window, share) if share > 0 else 0.0
-    cost = {StepKind.CHECK: 1.0, StepKind.REGION: forward, StepKind.ASSIST: 1.0}
-    reused = sum(cost.get(plan.kind, 0.0) * (1 + plan.run_uncond) for plan in plans.values())
-    dense_steps = schedule.steps - len(schedule.reuse_steps)
-    return (dense_steps * branches + reused) / (schedule.steps * branches)
+    dense = StepPlan(StepKind.DENSE, run_uncond=guided)
+    steps = (plans.get(step, dense) for step in range(schedule.steps))
+    work = sum(step_work(plan, shape, window, share) for plan in steps)
+    return work / (schedule.steps * step_work(dense, shape, window, 1.0))

@@ -34,6 +34,7 @@ class Report:
     seconds: float = 0.0
     own_seconds: float = 0.0
     predicted_work: float | None = None
+    work: float | None = None  # model evaluations relative to a dense run, in arithmetic; sparse attention not counted
     dense_step_seconds: float | None = None
     entry_id: str | None = None
     store_note: str | None = None

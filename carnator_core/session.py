@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -32,7 +31,7 @@ from .connectivity import Connectivity
 from .donor import Assist, Donor
 from .guidance import Guidance
 from .options import GateOptions, Options
-from .plan import LayerWindow, StepKind, StepPlan, reuse_plans
+from .plan import LayerWindow, StepKind, StepPlan, Tally, reuse_plans
 from .reasons import Code, Decision, Reason
 from .recall import Candidate
 from .report import Report
@@ -64,7 +63,7 @@ class Session:
         self._assist: Assist | None = None
         self._previous_cond: torch.Tensor | None = None
         self._residual: torch.Tensor | None = None
-        self._kinds: Counter[str] = Counter()
+        self._tally = Tally(request.shape, self.window, request.guided)
         self._give_up = False
         self._departed = False
         self.reused: EntryInfo | None = None  # the donor of which steps are in the result
@@ -100,7 +99,7 @@ class Session:
 
     def plan_step(self, step: int) -> StepPlan:
         plan = self._plan(step)
-        self._kinds[plan.kind.value] += 1
+        self._tally.add(plan, self._donor.rows.numel() / self.request.shape.tokens if self._donor else 1.0)
         return plan
 
     def _plan(self, step: int) -> StepPlan:
@@ -195,7 +194,9 @@ class Session:
         grew = bool((region & ~donor.region).any())
         always = self.options.reuse.guidance_interval == 1 and bool(region.any())
         self._set_region(region, evidence.region_rows(region, difference), step)
-        return (grew or always) and self.request.guided
+        run_uncond = (grew or always) and self.request.guided
+        self._tally.work += run_uncond
+        return run_uncond
 
     def finish_step(self, step: int, guided: torch.Tensor, kind: StepKind) -> torch.Tensor:
         """The x0 the sampler gets: the donor's outside the region in reuse steps, else ``guided`` itself.
@@ -356,7 +357,7 @@ class Session:
 
     def count_stock_step(self) -> None:
         """A step that ran without a plan, after standing aside."""
-        self._kinds[StepKind.DENSE.value] += 1
+        self._tally.add(StepPlan(StepKind.DENSE, run_uncond=self.request.guided), 1.0)
 
     def close(self) -> None:
         """Let go of all that is reused: the donor's file is closed and the store may delete it."""
@@ -375,7 +376,7 @@ class Session:
             output: digest of the run's final latent, by which a later stage recognises its lineage.
             preview: makes a small JPEG picture of the result for the entry; called only if one may be written.
         """
-        self.report.steps = dict(self._kinds)
+        self.report.steps, self.report.work = dict(self._tally.steps), self._tally.share
         self.report.seconds = seconds
         capture, request = self._capture, self.request
         if self.report.decision is Decision.HIT:

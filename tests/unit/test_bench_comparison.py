@@ -69,6 +69,8 @@ def test_a_row_compares_hits_with_stock_and_all_requests_with_misses_included() 
         "unsafe_upper": pytest.approx(0.9**0.5, abs=1e-4),
         "psnr": 30.0,
         "ssim": None,
+        "work": None,
+        "psnr_whole": None,
     }
 
 
