@@ -102,7 +102,7 @@ def _run_comparison(install: Install, options: Namespace, device: str) -> int:
         runners = _start_all(install, stack, options, requests[0])
 
         def make_methods() -> list[comparison.Method]:
-            return [method for method in methods_of(options) if method.name in names]
+            return [method for method in methods_of(options.what, options.settings) if method.name in names]
 
         for records in comparison.measure(runners, requests, make_methods, scorer, options.seconds):
             if time.monotonic() >= summary_due:  # the servers' threads wait for it: a twentieth of the time at most
@@ -124,13 +124,13 @@ def _run_comparison(install: Install, options: Namespace, device: str) -> int:
     return 0
 
 
-def methods_of(options: Namespace) -> list[comparison.Method]:
+def methods_of(what: str, settings: Path | None = None) -> list[comparison.Method]:
     """Methods of one server. Every table of losses has its noise floor."""
-    if options.what == "controls":
+    if what == "controls":
         return controls.make_controls()
     chosen = variants.ABLATION
-    if options.settings:
-        given = json.loads(options.settings.read_text(encoding="utf-8"))
+    if settings:
+        given = json.loads(settings.read_text(encoding="utf-8"))
         chosen = [variants.Ours(variants.DEFAULT), *(variants.Ours(name, widgets) for name, widgets in given.items())]
     return [*chosen, controls.AnotherSeed(controls.NOISE_FLOOR)]
 
@@ -138,7 +138,7 @@ def methods_of(options: Namespace) -> list[comparison.Method]:
 def _planned(options: Namespace) -> tuple[list[StreamRequest], list[str]]:
     """Requests of a comparison and the names of its methods; the quick one has one edit behind its base."""
     requests = load_stream(options.stream, options.clusters, options.skip)
-    names = [method.name for method in methods_of(options)]
+    names = [method.name for method in methods_of(options.what, options.settings)]
     if options.quick:
         edit = next((r for r in requests if r.kind == QUICK_EDIT), None)
         if edit is None:

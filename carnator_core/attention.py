@@ -15,7 +15,7 @@ from .identity import HardKey, digest
 from .options import ReuseOptions
 from .store.entry import EntryInfo
 from .store.tensor_file import EntryError
-from .tiles import block_for, inverse, tile_order
+from .tiles import ENOUGH_BLOCKS, block_for, inverse, tile_order
 
 if TYPE_CHECKING:
     from .request import Request
@@ -60,6 +60,8 @@ def dense_because(options: ReuseOptions, site: AttentionSite | None, tokens: int
         if site.device.type == "cpu":  # no gain worth a decision that depends on how busy the machine is
             return "sparse attention pays on GPUs"
         block = block_for(tokens, options.attention_block)
+        if tokens < ENOUGH_BLOCKS * block:  # each block would be too large a part of the video to be left out
+            return f"this video is small for sparse attention (fewer than {ENOUGH_BLOCKS} blocks)"
         case = dispatch.Case(site.device, site.dtype, site.head_dim, block)
         worth = dispatch.worthwhile(case, tokens, tokens, site.heads, options.attention_percent / 100)
         return None if worth.faster else worth.sentence

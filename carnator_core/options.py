@@ -97,7 +97,7 @@ class ReuseOptions:
         guidance_interval: the unconditional branch runs every this many reuse steps.
         refine_percent: share of the steps at the end that is dense again.
         attention: whose connectivity reuse steps attend by: consensus of earlier requests, donor, or dense (all);
-            auto is the consensus where sparse attention is faster than dense on this device.
+            auto is the consensus where the video is large and sparse attention faster than dense on this device.
         attention_rule: what a query block keeps: this share of the key blocks (density), or the fewest blocks that
             hold this share of its attention (mass).
         attention_percent: that share.

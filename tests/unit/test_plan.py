@@ -156,9 +156,7 @@ def test_predicted_work_falls_with_the_guidance_interval() -> None:
 
 
 @given(steps, st.lists(st.floats(0, 0.2), min_size=60, max_size=60), st.floats(0, 0.5))
-def test_no_step_is_held_for_longer_than_the_threshold_allows(
-    n: int, change: list, threshold: float, early: bool
-) -> None:
+def test_no_step_is_held_for_longer_than_the_threshold_allows(n: int, change: list, threshold: float) -> None:
     schedule = Schedule.of(sigmas(n, 8.0), 10.0, 6.0, False)
     assume(schedule is not None)
     plans = reuse_plans(schedule, ReuseOptions(hold_threshold=threshold), True, change)
