@@ -156,9 +156,10 @@ class ForwardPatches:
         if layer == self._last or span is None:
             out = x.clone()
         else:
-            out = torch.add(x, torch.cat([added[uuid, number] for uuid in options["uuids"]]), alpha=1.0 / len(span))
-        out[:, rows] = updated
-        return out
+            out = torch.empty_like(x)
+            for lane, uuid in enumerate(options["uuids"]):
+                torch.add(x[lane : lane + 1], added[uuid, number], alpha=1.0 / len(span), out=out[lane : lane + 1])
+        return out.index_copy_(1, rows, updated)
 
     def _sparse_patch(self, layer: int, plan: StepPlan) -> Callable:
         """A block in tile order whose self-attention follows the connectivity."""
