@@ -246,7 +246,7 @@ def bad_file(tiny, monkeypatch) -> None:
     from carnator_core.donor import Donor
     from carnator_core.store.tensor_file import EntryError
 
-    def load(self, step, is_check):
+    def load(self, step):
         raise EntryError("it went bad")
 
     monkeypatch.setattr(Donor, "load", load)
