@@ -136,6 +136,16 @@ def test_a_stored_request_of_the_same_seed_comes_first(tiny, any_seed, tmp_path:
     assert len(passes) == 1 and torch.equal(passes[0].noise, noise_of(own))
 
 
+def test_a_learned_model_borrows_too(tiny, any_seed) -> None:
+    """Five runs with other seeds and prompts, as the guide says; then a near wording with a sixth seed."""
+    for number in range(5):
+        _, run = any_seed(tiny.call.but(seed=number, positive=tiny.prompt(50 + number)), gate=None)
+        assert run.report.decision.value == "miss" and run.report.seed_note is None
+    near = tiny.near(tiny.prompt(52), 0.001)
+    _, run = any_seed(tiny.call.but(seed=OTHER, positive=near), gate=None, min_text_similarity=0.9)
+    assert run.report.decision.value == "hit" and run.report.donor_seed == 2, run.report.status()
+
+
 def test_both_stages_follow_the_donors_seed(tiny, tmp_path: Path) -> None:
     from carnator_core.hosts.comfy_run import ComfyRun
 
@@ -164,6 +174,16 @@ def test_both_stages_follow_the_donors_seed(tiny, tmp_path: Path) -> None:
     _, again = stage(other, left, 6, 10_000, "any seed")
     assert again.decision.value == "hit" and again.donor_id == second.entry_id, again.status()
     assert again.donor_seed is None, "a second stage has no noise to replace"
+
+
+def test_the_node_sets_the_policy_and_older_graphs_do_not_name_it(pack) -> None:
+    from support.pack import pack_module
+
+    node = pack_module("nodes.early_probe").CarnatorEarlyProbe
+    older, asked = node.execute(10.0, 4, 0.5), node.execute(10.0, 4, 0.5, seed_policy="any seed")
+    assert [made.result[0].any_seed for made in (older, asked)] == [False, True]
+    last = node.define_schema().inputs[-1]
+    assert (last.id, last.optional, last.default) == ("seed_policy", True, "same seed")
 
 
 # -- refusals ------------------------------------------------------------------------------------------------------
