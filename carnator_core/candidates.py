@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from .identity import HardKey
 from .options import Options
 from .reasons import Code, Reason
 from .recall import Candidate
@@ -35,6 +38,24 @@ def find_candidates(
         fields = found.nearest.info.key.differs_in(request.key)
         return [], Reason.of(Code.KEY_DIFFERS, fields=", ".join(fields))
     return [], Reason.of(Code.STORE_EMPTY)
+
+
+def find_other_seeds(request: Request, options: Options, store: Store) -> list[Candidate]:
+    """Of each other seed the stored request with the most similar text, if all but text and seed is equal.
+
+    Most similar first; only entries that name their seed and are as similar as recall asks for.
+    """
+    probe = options.probe
+    found = []
+    for candidate in store.other_seeds(request.key, request.embedding, probe.recall_top_k):
+        info = candidate.info
+        same_text = info.id == replace(request, key=info.key).entry_id
+        found.append(Candidate(info, 1.0) if same_text else candidate)
+    best: dict[HardKey, Candidate] = {}
+    for candidate in sorted(found, key=lambda c: -c.similarity):
+        if candidate.similarity >= probe.min_text_similarity:
+            best.setdefault(candidate.info.key, candidate)
+    return list(best.values())
 
 
 def _pinned(donor: str, request: Request, store: Store) -> tuple[list[Candidate], Reason | None]:

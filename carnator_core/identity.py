@@ -86,6 +86,13 @@ class HardKey:
     def digest(self) -> str:
         return digest(self.fields)
 
+    def value(self, name: str) -> str | None:
+        return dict(self.fields).get(name)
+
+    def without(self, name: str) -> HardKey:
+        """All fields but one."""
+        return HardKey(tuple(field for field in self.fields if field[0] != name))
+
     def differs_in(self, other: HardKey) -> list[str]:
         """Names of the fields in which two keys differ, in alphabetical order, without those that only follow."""
         mine, theirs = dict(self.fields), dict(other.fields)

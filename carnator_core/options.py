@@ -11,6 +11,7 @@ STORE_MODES = ("read+write", "read", "write")
 ATTENTION_SOURCES = ("auto", "consensus", "donor", "dense")
 ATTENTION_RULES = ("density", "mass")
 WINDOW_RESIDUALS = ("shared", "per layer", "none")
+SEED_POLICIES = ("same seed", "any seed")
 
 
 def _require(condition: bool, message: str) -> None:
@@ -44,13 +45,17 @@ class StoreOptions:
 class ProbeOptions:
     """The early probe and the recall that feeds it.
 
-    ``donor`` pins recall to one entry by its id; empty means a pinned report that names none.
+    Args:
+        donor: pins recall to one entry by its id; empty means a pinned report that names none.
+        seed_policy: whether only donors with the request's own noise serve, or, where there is none, a donor lends the
+            request its noise.
     """
 
     probe_percent: float = 10.0
     recall_top_k: int = 4
     min_text_similarity: float = 0.5
     donor: str | None = None
+    seed_policy: str = SEED_POLICIES[0]
 
     def __post_init__(self) -> None:
         _require_percent("probe percent", self.probe_percent)
@@ -59,6 +64,12 @@ class ProbeOptions:
             -1.0 <= self.min_text_similarity <= 1.0,
             f"minimum text similarity is a cosine between -1 and 1, got {self.min_text_similarity}",
         )
+        known = self.seed_policy in SEED_POLICIES
+        _require(known, f"seed policy must be one of {SEED_POLICIES}, got {self.seed_policy!r}")
+
+    @property
+    def any_seed(self) -> bool:
+        return self.seed_policy == "any seed"
 
 
 @dataclass(frozen=True)

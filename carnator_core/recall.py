@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,11 +86,16 @@ class TextIndex:
                 where the embedding vanishes (an empty prompt).
         """
         rows = self._by_width.get(embedding.shape[0])
-        found = rows.search(embedding.numpy(), count, key) if rows else []
+        found = rows.search(embedding.numpy(), count, rows.of_key(key)) if rows else []
         same = self.info(same_text)
         if same is not None and same.key == key:
             found = [Candidate(same, 1.0), *(c for c in found if c.info.id != same_text)]
         return found[:count]
+
+    def of_other_seeds(self, key: HardKey, embedding: torch.Tensor, count: int) -> list[Candidate]:
+        """The entries whose key differs in the seed alone and that name their seed, like ``of_key``."""
+        rows = self._by_width.get(embedding.shape[0])
+        return rows.search(embedding.numpy(), count, rows.of_other_seeds(key)) if rows else []
 
     def nearest(self, embedding: torch.Tensor, key: HardKey) -> Candidate | None:
         """Of the entries of any key with the most similar texts the one whose key differs in the fewest fields.
@@ -98,7 +103,7 @@ class TextIndex:
         In a graph with two samplers, each has entries with the very same text.
         """
         rows = self._by_width.get(embedding.shape[0])
-        closest = rows.search(embedding.numpy(), NEAREST_TEXTS) if rows else []
+        closest = rows.search(embedding.numpy(), NEAREST_TEXTS, rows.all) if rows else []
         return min(closest, key=lambda c: len(c.info.key.differs_in(key)), default=None)
 
 
@@ -147,9 +152,20 @@ class _Rows:
     def _embedding(self, row: int) -> np.ndarray:
         return self._blocks[row // BLOCK_ROWS][row % BLOCK_ROWS]
 
-    def search(self, target: np.ndarray, count: int, key: HardKey | None = None) -> list[Candidate]:
-        """At most ``count`` entries, of one key or of all, by falling similarity and then by id."""
-        wanted = self._row.values() if key is None else self._of_key.get(key, ())
+    @property
+    def all(self) -> Collection[int]:
+        return self._row.values()
+
+    def of_key(self, key: HardKey) -> Collection[int]:
+        return self._of_key.get(key, ())
+
+    def of_other_seeds(self, key: HardKey) -> Collection[int]:
+        rest = key.without("seed")
+        keys = [other for other in self._of_key if other != key and other.without("seed") == rest]
+        return [row for other in keys for row in self._of_key[other] if self.infos[row].seed is not None]
+
+    def search(self, target: np.ndarray, count: int, wanted: Collection[int]) -> list[Candidate]:
+        """At most ``count`` of the entries in the ``wanted`` rows, by falling similarity and then by id."""
         if not wanted:
             return []
         rows = np.fromiter(wanted, np.int64, len(wanted))

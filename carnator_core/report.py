@@ -38,6 +38,8 @@ class Report:
     dense_step_seconds: float | None = None
     entry_id: str | None = None
     store_note: str | None = None
+    donor_seed: int | None = None  # of the donor that lent its noise; None where the request's own was used
+    seed_note: str | None = None  # what a donor of another seed has cost that was refused
     attention: str | None = None  # how reuse steps attended
     learned_pairs: int | None = None  # of the eight that the model's scale needs; None where thresholds are set by hand
 
@@ -71,7 +73,7 @@ class Report:
 
     def status(self) -> str:
         """One line for the node and the log."""
-        note = f" ({self.store_note})" if self.store_note else ""
+        note = "".join(f" ({note})" for note in (self.seed_note, self.store_note) if note)
         learning = self.learned_pairs is not None and self.learned_pairs < PAIRS_NEEDED
         if learning and self.reason.code is not Code.LEARNING:
             note = f" (learning this model: {self.learned_pairs} of {PAIRS_NEEDED}){note}"
@@ -83,6 +85,8 @@ class Report:
         parts = [f"hit{gain}"]
         if self.donor_created:
             parts.append(f"donor {_age(time.time() - self.donor_created)} ago")
+        if self.donor_seed is not None:
+            parts.append(f"with the donor's seed {self.donor_seed}")
         parts.append(f"region {self.region_share or 0:.0%}")
         if self.reason.code is not Code.REUSED:  # the hit ended early
             parts.append(self.reason.sentence)

@@ -21,6 +21,7 @@ class Request:
         text_digest: exact identity of the text conditioning.
         guided: whether an unconditional branch exists.
         attention: how the model attends; None where connectivity cannot be used.
+        seed: the number that the host was given for the noise, if any. Which noise it was is in the key.
         reused_input: whether the input latent came from a reused run: such a run never becomes a donor.
     """
 
@@ -32,6 +33,7 @@ class Request:
     guided: bool
     attention: AttentionSite | None = None
     reused_input: bool = False
+    seed: int | None = None
 
     @property
     def entry_id(self) -> str:

@@ -85,10 +85,10 @@ class Session:
         if self.options.gate is None:
             known = len(unrelated_pairs(self._store.texts(), self.request.key, probe.min_text_similarity))
             report.learned_pairs = min(known, PAIRS_NEEDED)
-        self._candidates, why = find_candidates(self.request, self.options, self._store, self.request.entry_id)
+        self.candidates, why = find_candidates(self.request, self.options, self._store, self.request.entry_id)
         report.reason = why or report.reason
-        if self._candidates:
-            self._likely.guess(self._candidates[0].info.id)
+        if self.candidates:
+            self._likely.guess(self.candidates[0].info.id)
 
     # -- per step --------------------------------------------------------------------------------------------------
 
@@ -112,13 +112,12 @@ class Session:
                 run_uncond=self.request.guided,
                 capture_hidden=last_probe and not self._give_up,
                 capture_mass=step in self._mass_steps,
-                record_window=last_probe and bool(self._candidates),
+                record_window=last_probe and bool(self.candidates),
             )
         plan = in_use.plans[step]
         if self._donor and not self._donor.rows.numel() and plan.kind is not StepKind.CHECK:
             return StepPlan(StepKind.REPLAY, run_uncond=False)
-        sparse = self.sparse is not None and plan.kind in SPARSE_KINDS
-        return replace(plan, sparse=sparse)
+        return replace(plan, sparse=self.sparse is not None and plan.kind in SPARSE_KINDS)
 
     @property
     def _mass_steps(self) -> set[int]:
@@ -221,7 +220,7 @@ class Session:
         if self._donor is None and not self._give_up:
             if self._writes:
                 self._capture.keep_guided(step, guided[0])
-            if step == self.request.schedule.probe_end - 1 and self._candidates:
+            if step == self.request.schedule.probe_end - 1 and self.candidates:
                 self._decide(guided)
         return guided
 
@@ -238,7 +237,7 @@ class Session:
             else:
                 self._limits = known
         refused: list[Verdict] = []
-        for verdict in sorted(filter(None, map(self._judge, self._candidates)), key=lambda v: v.work):
+        for verdict in sorted(filter(None, map(self._judge, self.candidates)), key=lambda v: v.work):
             if learning:
                 refused.append(replace(verdict, refusal=learning, thresholds=None))
             elif verdict.refusal is None:
@@ -352,7 +351,7 @@ class Session:
         if not self._departed:
             self.report.decision = Decision.DECLINED
         self.close()
-        self._candidates, self._capture, self._give_up = [], Capture(), True
+        self.candidates, self._capture, self._give_up = [], Capture(), True
         self.report.reason = reason
 
     def count_stock_step(self) -> None:
@@ -387,7 +386,7 @@ class Session:
             self.report.store_note = "not stored: its input latent came from a reused run"
         if self._donor is not None or not capture.is_whole(request.schedule.steps):
             return
-        info = EntryInfo(request.entry_id, request.key, time.time(), seconds, prompt=None, output=output)
+        info = EntryInfo(request.entry_id, request.key, time.time(), seconds, None, output, request.seed)
         entry = Entry(info, request.embedding, capture.signature, capture.trajectory(), preview())
         mass = capture.mass(request.shape.depth, len(self._mass_steps))
         if mass is not None:

@@ -105,7 +105,8 @@ def _sampler_inputs() -> list:
             min=0,
             max=0xFFFFFFFFFFFFFFFF,
             control_after_generate=False,
-            tooltip="Keep it while you vary the prompt: only requests with the same seed share their work.",
+            tooltip="Keep it while you vary the prompt: only requests with the same seed share their work, unless an "
+            "Early Probe says any seed.",
         ),
         io.Int.Input("steps", default=20, min=1, max=10000, tooltip="Denoising steps. At least 4 to reuse anything."),
         io.Float.Input(

@@ -19,6 +19,7 @@ import torch
 from ..identity import pooled_text, tensor_digest
 from ..lineage import Lineage
 from ..options import Options
+from ..other_seed import BorrowedSeed, find_borrowed
 from ..plan import FINAL_SIGMA, Schedule, StepKind, StepPlan
 from ..reasons import Code, Decision, Reason
 from ..report import Report
@@ -28,6 +29,7 @@ from ..store.registry import open_store
 from . import comfy_eligibility as eligibility
 from .comfy_identity import hard_key
 from .comfy_picture import preview_picture
+from .comfy_seed import DonorRefused, as_seed, borrowable_call, on_copies
 from .comfy_wan_forward import ForwardPatches
 
 log = logging.getLogger("carnator")
@@ -69,6 +71,7 @@ class ComfyRun:
         nothing = Reason.of(Code.NOT_SAMPLED)
         self.report = Report(decision=Decision.DECLINED, reason=nothing, thresholds=options.gate)
         self.session: Session | None = None
+        self._borrowed: BorrowedSeed | None = None
         self._plan: StepPlan | None = None
         self._step = -1
         self._forward: ForwardPatches | None = None
@@ -89,9 +92,6 @@ class ComfyRun:
             return self._run(executor, args, kwargs)
 
     def _run(self, executor: Any, args: tuple, kwargs: dict) -> torch.Tensor:
-        import comfy.model_patcher
-        import comfy.patcher_extension as pe
-
         started = time.perf_counter()
         guider = executor.class_obj
         try:
@@ -105,14 +105,53 @@ class ComfyRun:
 
         try:
             store = open_store(self._store_root, self.options.store)
-            self.session = Session(request, self.options, store)
+            own, borrowed = Session(request, self.options, store), None
+            call = borrowable_call(executor, args, kwargs, request) if self.options.probe.any_seed else None
+            if call is not None:
+                borrowed = find_borrowed(own, store, call.has_noise_of)
         except OSError as error:
             detail = error.strerror or str(error)
             self.report.decision, self.report.reason = Decision.DECLINED, Reason.of(Code.NO_STORE, detail=detail)
             with self._clock.host():
                 return executor(*args, **kwargs)
-        self.report = self.session.report
-        self._forward = ForwardPatches(self.session, guider.model_patcher.model.diffusion_model)
+        spent = 0.0
+        if borrowed is not None:
+            begun = time.perf_counter()
+            result = self._sample_borrowed(borrowed, executor, *call.with_noise_of(borrowed.donor), started)
+            if result is not None:
+                return result
+            borrowed.tell_refused(own.report, len(self._dense_seconds))
+            spent = time.perf_counter() - begun
+        return self._sample(own, executor, args, kwargs, started, spent)
+
+    def _sample_borrowed(
+        self, borrowed: BorrowedSeed, executor: Any, args: tuple, kwargs: dict, started: float
+    ) -> torch.Tensor | None:
+        """The latent of a hit with the donor's noise, or None: then the guider is as before and nothing is kept."""
+        self._borrowed = borrowed
+        try:
+            with on_copies(executor.class_obj):
+                return self._sample(borrowed.session, executor, args, kwargs, started)
+        except DonorRefused:
+            return None
+        finally:
+            self._borrowed = None
+
+    def _sample(
+        self, session: Session, executor: Any, args: tuple, kwargs: dict, started: float, spent: float = 0.0
+    ) -> torch.Tensor:
+        """Sample once under a session.
+
+        Args:
+            spent: seconds since it was started that went into a donor of another seed: they are no part of a dense run.
+        """
+        import comfy.model_patcher
+        import comfy.patcher_extension as pe
+
+        guider = executor.class_obj
+        self.session, self.report = session, session.report
+        self._plan, self._step, self._dense_seconds = None, -1, []
+        self._forward = ForwardPatches(session, guider.model_patcher.model.diffusion_model)
         if guider.model_patcher.load_device.type == "cuda":
             self._clock.wait = torch.cuda.synchronize
         original = guider.model_options
@@ -128,7 +167,8 @@ class ComfyRun:
         try:
             with self._clock.host():
                 result = executor(*args, **kwargs)
-            self._close(result, guider.model_patcher, time.perf_counter() - started)
+            self._close(result, guider.model_patcher, time.perf_counter() - started - spent)
+            self.report.seconds += spent
             self.report.own_seconds = self._clock.read()
             return result
         finally:
@@ -173,11 +213,13 @@ class ComfyRun:
             guided=_has_guidance(guider),
             attention=eligibility.attention_site(guider),
             reused_input=LINEAGE.is_reused(start),
+            seed=as_seed(call.get("seed")),
         )
 
     def _close(self, result: torch.Tensor, model: Any, seconds: float) -> None:
         if not self._forward.idle and self._step != self.session.request.schedule.steps - 1:
             self.session.go_dense(Reason.of(Code.UNEXPECTED_CALL, detail=f"{self._step + 1} steps seen"))
+        self._end_if_refused()
         probe = self._dense_seconds[: self.session.request.schedule.probe_end]
         # The first step also pays for warming up; the fastest one is the fair price of a dense step.
         self.report.dense_step_seconds = min(probe, default=None)
@@ -230,6 +272,8 @@ class ComfyRun:
             self._dense_seconds.append(time.perf_counter() - started)
         was_reusing = self.session.reusing
         result = self.session.finish_step(self._step, guided, self._plan.kind)
+        if self._step >= self.session.request.schedule.probe_end - 1:
+            self._end_if_refused()
         if self.session.reusing and not was_reusing:
             self._progress(self.report.status())
         elif not self.session.reusing and self._plan.captures:
@@ -249,21 +293,28 @@ class ComfyRun:
             return None
         self._step = step
         if step == 0:
-            self._progress("probe")
+            self._progress("probe" if self._borrowed is None else f"probe with the donor's seed {self._borrowed.seed}")
         elif step == schedule.refine_start and self.session.reusing:
             self._progress("refine")
         was_reusing = self.session.reusing
         plan = self.session.plan_step(step)
         if was_reusing and not self.session.reusing:  # the donor's file went bad
+            self._end_if_refused()
             self._forward.release()
             self._progress(self.report.status())
         return plan
+
+    def _end_if_refused(self) -> None:
+        """End a sampling with borrowed noise that is no hit: its result would be neither a hit nor the stock one."""
+        if self._borrowed is not None and self.report.decision is not Decision.HIT:
+            raise DonorRefused
 
     def _stand_aside(self, reason: Reason) -> None:
         self.session.go_dense(reason)
         self._forward.stand_aside()
         self._plan = None
         log.warning("Carnator: %s", reason.sentence)
+        self._end_if_refused()
 
     def _calc_cond_batch(self, executor: Any, *args: Any, **kwargs: Any) -> list[torch.Tensor]:
         with self._clock.own():

@@ -24,7 +24,7 @@ import torch
 from ..identity import HardKey
 from .entry import EntryInfo
 
-CATALOG_SCHEMA = 1
+CATALOG_SCHEMA = 2
 BUSY_SECONDS = 2
 LOADED_AT_ONCE = 500
 FILES = ("catalog.sqlite", "catalog.sqlite-wal", "catalog.sqlite-shm")
@@ -118,7 +118,8 @@ class Catalog:
     def load(self, ids: Iterable[str]) -> Iterator[tuple[EntryInfo, torch.Tensor]]:
         """Infos and embeddings [D] float32 of those of ``ids`` that are listed, by id."""
         names, keys, c = sorted(ids), {}, self._table.c
-        columns = self._sql.select(c.id, c.key_digest, c.key, c.embedding, c.created, c.seconds, c.prompt, c.output)
+        shown = (c.id, c.key_digest, c.key, c.embedding, c.created, c.seconds, c.prompt, c.output, c.seed)
+        columns = self._sql.select(*shown)
         for start in range(0, len(names), LOADED_AT_ONCE):
             some = columns.where(c.id.in_(names[start : start + LOADED_AT_ONCE])).order_by(c.id)
             with self._connected() as connection:
@@ -150,6 +151,7 @@ class Catalog:
                 "pinned": pinned,
                 "prompt": info.prompt,
                 "output": info.output,
+                "seed": None if info.seed is None else str(info.seed),
             }
             for info, embedding, size, pinned in found
         ]
@@ -222,6 +224,7 @@ def _entries_table(sql: Any) -> Any:
         sql.Column("pinned", sql.Boolean, **required),
         sql.Column("prompt", sql.Text),
         sql.Column("output", sql.String),
+        sql.Column("seed", sql.String),  # its integers have a sign and 64 bits: too few
     )
 
 
@@ -233,7 +236,9 @@ def _listed(row: Any, keys: dict[str, HardKey]) -> tuple[EntryInfo, torch.Tensor
             if keys[row.key_digest].digest != row.key_digest:
                 raise ValueError("a key does not match its digest")
         embedding = torch.from_numpy(np.frombuffer(row.embedding, np.float32).copy())
-        info = EntryInfo(row.id, keys[row.key_digest], float(row.created), float(row.seconds), row.prompt, row.output)
+        seed = None if row.seed is None else int(row.seed)
+        times = float(row.created), float(row.seconds)
+        info = EntryInfo(row.id, keys[row.key_digest], *times, row.prompt, row.output, seed)
     except (ValueError, TypeError, AttributeError) as error:
         raise CatalogDamaged(f"the catalog is damaged: {error}") from error
     return info, embedding

@@ -28,6 +28,7 @@ CONNECTIVITY_FILE = "connectivity.safetensors"
 PIN_FILE = "pinned"
 PREVIEW_FILE = "preview.jpg"
 MAX_PREVIEW_BYTES = 64 << 10
+SEEDS = 1 << 64
 LATEST = 253402300799  # the end of the year 9999 in seconds since the epoch, which dates can still name
 _ID = re.compile(r"[0-9A-Za-z_-]{1,64}")
 
@@ -54,6 +55,7 @@ class EntryInfo:
     seconds: float
     prompt: str | None
     output: str | None = None  # digest of the run's final latent; absent in entries written before it was kept
+    seed: int | None = None  # number that the host was given for its noise; likewise
 
 
 @dataclass(frozen=True)
@@ -141,7 +143,7 @@ def write_entry(folder: Path, entry: Entry) -> None:
     """Write the files of an entry into an existing, empty folder and sync them. Raises OSError."""
     info = entry.info
     described = {"key": dict(info.key.fields), "created": info.created, "seconds": info.seconds, "prompt": info.prompt}
-    described["output"] = info.output
+    described |= {"output": info.output, "seed": info.seed}
     change = relative_change([x0 for _, x0 in sorted(entry.trajectory.guided.items())])
     tensors = {**entry.signature.tensors(), "embedding": entry.embedding.float(), "change": change}
     write_file(folder / TRAJECTORY_FILE, entry.trajectory.tensors(), {"id": info.id})
@@ -181,6 +183,7 @@ def _info(entry_id: str, header: dict) -> EntryInfo:
             seconds=_seconds(header["seconds"]),
             prompt=None if header.get("prompt") is None else _text(header["prompt"]),
             output=None if header.get("output") is None else _text(header["output"]),
+            seed=None if header.get("seed") is None else _seed(header["seed"]),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise EntryError(f"{SIGNATURE_FILE}: header is incomplete ({error})") from error
@@ -199,6 +202,13 @@ def _seconds(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0.0 <= value <= LATEST:
         raise ValueError(f"{value!r} is no number of seconds")
     return float(value)
+
+
+def _seed(value: object) -> int:
+    """Raises ValueError for what no host would take for one."""
+    if type(value) is not int or not 0 <= value < SEEDS:
+        raise ValueError(f"{value!r} is no seed")
+    return value
 
 
 def read_signature(folder: Path) -> tuple[EntryInfo, EarlySignature]:

@@ -136,6 +136,13 @@ class Store:
             same_key = self._index.of_key(key, embedding, count, same_text)
             return Recalled(same_key, None if same_key else self._index.nearest(embedding, key), trouble)
 
+    def other_seeds(self, key: HardKey, embedding: torch.Tensor, count: int) -> list[Candidate]:
+        """Like ``recall``: the entries whose key differs in the seed alone and that name their seed."""
+        self.wait()
+        with self._lock:
+            self._refresh()
+            return self._index.of_other_seeds(key, embedding, count)
+
     def usage(self) -> list[Usage]:
         """Sizes and counts of all entries. Raises CatalogError."""
         self.wait()

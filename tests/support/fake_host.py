@@ -54,7 +54,8 @@ class FakeHost:
         fields = {"seed": str(self.seed), "CFG": str(self.cfg), "steps": str(self.steps), **key}
         shape = ModelShape(self.latent, (1, 2, 2), depth=4, dim=64, ffn_dim=128, context_tokens=8)
         embedding = F.normalize(prompt.float(), dim=0)
-        return Request(HardKey.of(fields), embedding, tensor_digest(prompt), shape, schedule, self.guided)
+        text = tensor_digest(prompt)
+        return Request(HardKey.of(fields), embedding, text, shape, schedule, self.guided, seed=self.seed)
 
     def run(
         self,

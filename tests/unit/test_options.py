@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from carnator_core.options import (
     ATTENTION_RULES,
     ATTENTION_SOURCES,
+    SEED_POLICIES,
     WINDOW_RESIDUALS,
     GateOptions,
     Options,
@@ -28,7 +29,14 @@ options = st.builds(
         budget_gb=st.floats(0.001, 1e6),
         mode=st.sampled_from(["read+write", "read", "write"]),
     ),
-    probe=st.builds(ProbeOptions, percent, st.integers(1, 100), st.floats(-1.0, 1.0)),
+    probe=st.builds(
+        ProbeOptions,
+        percent,
+        st.integers(1, 100),
+        st.floats(-1.0, 1.0),
+        st.none() | st.text(max_size=9),
+        st.sampled_from(SEED_POLICIES),
+    ),
     gate=st.builds(GateOptions, *[st.floats(0.0, 1e6)] * 4),
     reuse=st.builds(
         ReuseOptions,
@@ -118,6 +126,14 @@ def test_a_plain_store_name_is_accepted(name: str) -> None:
 def test_a_store_budget_must_be_above_zero(budget: float) -> None:
     with pytest.raises(ValueError, match="budget"):
         StoreOptions(budget_gb=budget)
+
+
+def test_an_unknown_seed_policy_is_refused_and_an_older_file_has_the_default() -> None:
+    with pytest.raises(ValueError, match="seed policy"):
+        ProbeOptions(seed_policy="any")
+    older = Options().to_dict()
+    del older["probe"]["seed_policy"]
+    assert Options.from_dict(older) == Options() and not Options().probe.any_seed
 
 
 def test_an_unknown_store_mode_is_refused() -> None:

@@ -66,6 +66,13 @@ def test_the_status_of_a_hit_is_one_line_with_speed_up_age_and_region() -> None:
     assert a_hit().status() == "hit 2.5× · donor 2 h ago · region 26%"
 
 
+def test_the_status_of_a_hit_with_the_noise_of_another_seed_names_that_seed() -> None:
+    report = a_hit()
+    report.donor_seed = (1 << 64) - 1
+    assert report.status() == f"hit 2.5× · donor 2 h ago · with the donor's seed {2**64 - 1} · region 26%"
+    assert json.loads(json.dumps(report.to_dict()))["donor_seed"] == (1 << 64) - 1
+
+
 def test_the_status_of_a_miss_is_the_decision_and_the_reason() -> None:
     assert Report().status() == "miss: no earlier request in this store yet"
 

@@ -378,7 +378,8 @@ def test_a_layout_that_lies_is_refused(tmp_path: Path, lie) -> None:
 @pytest.mark.parametrize(
     ("field", "value"),
     [("created", float("nan")), ("created", float("inf")), ("seconds", -1.0), ("seconds", "1"), ("seconds", 10**30),
-     ("prompt", "\ud800"), ("prompt", {}), ("output", []), ("output", "\ud800")],
+     ("prompt", "\ud800"), ("prompt", {}), ("output", []), ("output", "\ud800"),
+     ("seed", -1), ("seed", 1 << 64), ("seed", 1.0), ("seed", True), ("seed", "3")],
 )  # fmt: skip
 def test_header_values_that_no_catalog_could_hold_are_refused(field: str, value: object) -> None:
     header = {"key": {"seed": "1"}, "created": 1.0, "seconds": 2.0, "prompt": None, "output": None}
