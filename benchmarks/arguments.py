@@ -36,6 +36,7 @@ def parse(description: str, arguments: list[str] | None = None) -> argparse.Name
     comparison.add_argument("--sampler", choices=("euler", "uni_pc"), help="sampler of all runs (default: euler)")
     comparison.add_argument("--quick", action="store_true", help="5 variants, 2 requests, scored through the codec")
     comparison.add_argument("--variants", nargs="+", metavar="NAME", help="only these variants, and the default")
+    comparison.add_argument("--with-controls", action="store_true", help="ablation: controls on the same requests too")
     comparison.add_argument("--json", action="store_true", help="end with one line of JSON")
     add_arguments(parser)
     options = parser.parse_args(arguments)

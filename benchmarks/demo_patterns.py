@@ -21,7 +21,7 @@ from .random_models import import_comfy
 from .stream_run import StreamRequest, load_stream
 
 MODEL = ROOT / "demo" / "models" / "diffusion_models" / "carnator_demo_wan.safetensors"
-SHIFT, GUIDANCE, SAMPLER, PROMPTS = 5.0, 5.0, "uni_pc", 3
+SHIFT, GUIDANCE, SAMPLER, PROMPTS = 5.0, 5.0, "euler", 3
 LATENT = (1, 16, 5, 32, 32)
 
 

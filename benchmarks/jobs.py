@@ -80,52 +80,86 @@ def _result_file(options: Namespace, name: str) -> Path:
 
 
 def _run_comparison(install: Install, options: Namespace, device: str) -> int:
-    """Ablation or controls. All records are written after every request, so that nothing is lost at the end."""
+    """Ablation, controls or both on the same requests; written after every one, so that nothing is lost at the end."""
     requests, names = _planned(options)
     scorer = make_scorer(options.scoring, install.comfyui, ROOT)
-    out = _result_file(options, _comparison_name(options))
     asked = {name: getattr(options, name) for name in ("stream", "sampler", "steps", "scoring")}
     asked |= {"servers": options.servers, "threads": torch.get_num_threads()}
     head = {**_provenance(options, device), **asked, "tuning": controls.TUNING}
     install.scratch.mkdir(exist_ok=True)
     say(f"{len(requests)} requests of the stream {options.stream}, {len(names)} variants of each, on {device}")
-    result: dict[str, Any] = {}
+    tables = [_Table(what, options, head, device) for what in _compared(options)]
     records: list[dict[str, Any]] = []
-    summary_due = 0.0
-
-    def write() -> None:
-        staged = out.with_suffix(".part")
-        staged.write_text(comparison.to_json(head | result, records), encoding="utf-8")
-        staged.replace(out)
-
     with ExitStack() as stack:
         runners = _start_all(install, stack, options, requests[0])
 
         def make_methods() -> list[comparison.Method]:
-            return [method for method in methods_of(options.what, options.settings) if method.name in names]
+            return [method for method in all_methods(options) if method.name in names]
 
         for records in comparison.measure(runners, requests, make_methods, scorer, options.seconds):
-            if time.monotonic() >= summary_due:  # the servers' threads wait for it: a twentieth of the time at most
-                started = time.monotonic()
-                result = rows.summarise(records)
-                summary_due = time.monotonic() + 20 * (time.monotonic() - started)
-            write()
+            for table in tables:
+                table.keep(records)
     if not records:
         raise Stop("no request was run: give it more --seconds.")
-    result = rows.summarise(records)
-    write()
-    print("\n" + comparison_tables(result))
-    for name in set(names) - {row["variant"] for row in result["rows"]}:
-        say(f"left out, for its hits used no masks that could be drawn at random: {name}")
-    say(f"\nwritten: {out}")
-    plot.write_plot(result["rows"], f"{options.what}, {device}, {options.sampler}", out.with_suffix(".png"))
+    for table in tables:
+        table.finish(records, names)
     if options.json:
-        print(json.dumps(rows.last_line(result)))
+        print(json.dumps(rows.last_line(tables[0].result)))
     return 0
 
 
+class _Table:
+    """The file of one comparison and the summary in it."""
+
+    def __init__(self, what: str, options: Namespace, head: dict[str, Any], device: str):
+        self._title, self._head = f"{what}, {device}, {options.sampler}", head
+        self._names = {method.name for method in methods_of(what, options.settings)}
+        first = what == options.what
+        self._out = _result_file(options if first else Namespace(out=None), _comparison_name(options, what))
+        if options.out and not first:
+            self._out = options.out.with_name(self._out.name)
+        self.result: dict[str, Any] = {}
+        self._summary_due = 0.0
+
+    def keep(self, records: list[dict[str, Any]]) -> None:
+        mine = self._mine(records)
+        if time.monotonic() >= self._summary_due:  # the servers' threads wait: a twentieth of the time at most
+            started = time.monotonic()
+            self.result = rows.summarise(mine)
+            self._summary_due = time.monotonic() + 20 * (time.monotonic() - started)
+        self._write(mine)
+
+    def finish(self, records: list[dict[str, Any]], names: list[str]) -> None:
+        mine = self._mine(records)
+        self.result = rows.summarise(mine)
+        self._write(mine)
+        print("\n" + comparison_tables(self.result))
+        for name in (set(names) & self._names) - {row["variant"] for row in self.result["rows"]}:
+            say(f"left out, for its hits used no masks that could be drawn at random: {name}")
+        say(f"\nwritten: {self._out}")
+        plot.write_plot(self.result["rows"], self._title, self._out.with_suffix(".png"))
+
+    def _mine(self, records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        return [{**r, "runs": {n: run for n, run in r["runs"].items() if n in self._names}} for r in records]
+
+    def _write(self, records: list[dict[str, Any]]) -> None:
+        staged = self._out.with_suffix(".part")
+        staged.write_text(comparison.to_json(self._head | self.result, records), encoding="utf-8")
+        staged.replace(self._out)
+
+
+def _compared(options: Namespace) -> tuple[str, ...]:
+    return COMPARISONS if options.with_controls else (options.what,)
+
+
+def all_methods(options: Namespace) -> list[comparison.Method]:
+    """Methods of one server, each once."""
+    found = [method for what in _compared(options) for method in methods_of(what, options.settings)]
+    return list({method.name: method for method in found}.values())
+
+
 def methods_of(what: str, settings: Path | None = None) -> list[comparison.Method]:
-    """Methods of one server. Every table of losses has its noise floor."""
+    """Every table of losses has its noise floor."""
     if what == "controls":
         return controls.make_controls()
     chosen = variants.ABLATION
@@ -138,7 +172,7 @@ def methods_of(what: str, settings: Path | None = None) -> list[comparison.Metho
 def _planned(options: Namespace) -> tuple[list[StreamRequest], list[str]]:
     """Requests of a comparison and the names of its methods; the quick one has one edit behind its base."""
     requests = load_stream(options.stream, options.clusters, options.skip)
-    names = [method.name for method in methods_of(options.what, options.settings)]
+    names = [method.name for method in all_methods(options)]
     if options.quick:
         edit = next((r for r in requests if r.kind == QUICK_EDIT), None)
         if edit is None:
@@ -155,13 +189,13 @@ def _quick_names(what: str) -> tuple[str, ...]:
     return variants.QUICK if what == "ablation" else controls.QUICK
 
 
-def _comparison_name(options: Namespace) -> str:
+def _comparison_name(options: Namespace, what: str) -> str:
     """Quick runs, those on *tune* and those of some variants have names that the tables of the docs leave out."""
-    parts = ["demo", options.what]
+    parts = ["demo", what]
     parts += [options.sampler] if options.sampler != "euler" else []
     parts += [options.stream] if options.stream != "report" else []
     parts += ["quick"] if options.quick else []
-    parts += ["some"] if options.variants else []
+    parts += ["some"] if options.variants and not options.with_controls else []
     return "_".join(parts)
 
 

@@ -27,7 +27,8 @@ seconds of the sampling node (DiT) and with decoding by the VAE (e2e), on hits a
 attributes that the scorer finds in the hits' videos; *kept*: of those that KSampler shows. *unsafe*: hits that lost an
 attribute which KSampler shows; *at most*: one-sided 90 % Clopper-Pearson bound on that rate. *PSNR*, *SSIM*: against
 KSampler's clip where nothing was computed, both decoded by the linear codec, so that a pixel depends on one latent
-cell; a method without a region is read where the default settings replay. Every request ran once by KSampler and by
+cell; a method without a region is read where the default settings replay. *PSNR whole*: over the whole clip. *work*:
+model evaluations of a hit relative to a dense run's, in arithmetic. Every request ran once by KSampler and by
 each method, each with its own store; misses were checked to be KSampler's latent bit for bit."""
 
 SPEED = (
@@ -47,7 +48,7 @@ QUALITY = (
     ("rate", "unsafe_rate"),
     ("at most", "unsafe_upper"),
 )
-FIDELITY = (("PSNR", "psnr"), ("SSIM", "ssim"))
+FIDELITY = (("PSNR", "psnr"), ("SSIM", "ssim"), ("PSNR whole", "psnr_whole"), ("work", "work"))
 SPARSE = (("assists", "assist_rate"), ("sparse", "sparse_rate"))
 COUNTS = (("requests", "n_requests"), ("hit rate", "hit_rate"))
 

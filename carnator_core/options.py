@@ -124,8 +124,8 @@ class ReuseOptions:
 
     region_threshold: float = 0.15
     max_region_percent: float = 65.0
-    window_start_percent: float = 20.0
-    window_end_percent: float = 83.0
+    window_start_percent: float = 10.0
+    window_end_percent: float = 90.0
     guidance_interval: int = 2
     refine_percent: float = 5.0
     attention: str = "auto"
@@ -135,7 +135,7 @@ class ReuseOptions:
     window_residual: str = "shared"
     guidance_fresh_sigma: float = 0.9
     guidance_end_percent: float = 100.0
-    hold_threshold: float = 0.0
+    hold_threshold: float = 0.5
     assist: bool = False
 
     def __post_init__(self) -> None:

@@ -61,8 +61,10 @@ class LayerWindow:
     @classmethod
     def of(cls, options: ReuseOptions, depth: int) -> LayerWindow:
         first = round(options.window_start_percent / 100 * depth)
+        if options.window_start_percent > 0:
+            first = max(1, first)  # the first block is the one that must not be left out
         stop = round(options.window_end_percent / 100 * depth)
-        return cls(min(first, depth), min(stop, depth))
+        return cls(min(first, depth), max(min(first, depth), min(stop, depth)))
 
     @property
     def blocks(self) -> range:

@@ -63,7 +63,7 @@ def reuse_inputs() -> list:
             max=100.0,
             step=1.0,
             tooltip="Start of the layer window in percent of the model's depth: from here on only region tokens are "
-            "updated. 20 % of 30 blocks is block 6. Equal start and end switch the window off.",
+            "updated. 10 % of 30 blocks is block 3. Equal start and end switch the window off.",
         ),
         io.Float.Input(
             "window_end_percent",
@@ -71,7 +71,7 @@ def reuse_inputs() -> list:
             min=0.0,
             max=100.0,
             step=1.0,
-            tooltip="End of the layer window in percent of the depth. 83 % of 30 blocks is block 25.",
+            tooltip="End of the layer window in percent of the depth. 90 % of 30 blocks is block 27.",
         ),
         io.Int.Input(
             "guidance_interval",
@@ -104,8 +104,8 @@ def _attention_inputs(default: ReuseOptions) -> list:
             default=default.attention,
             optional=True,
             tooltip="Which parts of the video look at each other while a hit is computed. auto (default): consensus "
-            "where that is faster on your GPU, else dense. consensus: what earlier requests of this model and size "
-            "looked at on average. donor: what the donor looked at. dense: everything at everything; slowest, and "
+            "for large videos where that is faster on your GPU, else dense. consensus: what earlier requests of this "
+            "model and size looked at on average. donor: what the donor looked at. dense: everything at everything; slowest, and "
             "nothing is lost.",
         ),
         _advanced(
@@ -194,8 +194,8 @@ def _thrift_inputs(default: ReuseOptions) -> list:
             round=0.0001,
             optional=True,
             tooltip="A hit leaves out steps, and holds its last prediction, while the donor's own prediction changed "
-            "by less than this since the last computed step: 0.05 = by less than 5 %. Default "
-            f"{default.hold_threshold:g}: no step is left out. More is faster and loses late changes.",
+            "by less than this since the last computed step, relative to its size: 0.5 = by less than half. Default "
+            f"{default.hold_threshold:g}: about half of 20 steps. 0 leaves out none; more is faster and coarser.",
         ),
         io.Boolean.Input(
             "assist",

@@ -93,14 +93,14 @@ class TinyHost:
     def options(
         store: str = "read+write", min_text_similarity: float = -1.0, gate: float | None = 1e3, **reuse: Any
     ) -> Any:
-        """Options under which the gate lets pass what is not a test of the gate."""
+        """Options under which the gate lets pass what is not a test of the gate, and no step is held."""
         from carnator_core.options import GateOptions, Options, ProbeOptions, ReuseOptions, StoreOptions
 
         return Options(
             StoreOptions(mode=store),
             ProbeOptions(min_text_similarity=min_text_similarity),
             None if gate is None else GateOptions(gate, gate, gate, gate, gate),
-            ReuseOptions(**reuse),
+            ReuseOptions(**{"hold_threshold": 0.0, **reuse}),
         )
 
     def reuse(self, root: Path, call: Call, model: Any = None, options: Any = None) -> tuple[torch.Tensor, Any]:

@@ -194,3 +194,23 @@ def test_running_out_of_memory_in_a_region_step_finishes_densely(tiny, tmp_path:
     assert failed and bool(torch.isfinite(result).all())
     assert (run.report.decision.value, run.report.reason.code.value) == ("declined", "out_of_memory")
     assert stored(tmp_path) == before
+
+
+@pytest.mark.parametrize("sampler", ["euler", "uni_pc", "dpmpp_2m", "res_multistep"])
+def test_held_steps_evaluate_nothing_and_stay_near_the_hit_that_evaluates_all(
+    tiny, far, tmp_path: Path, sampler: str
+) -> None:
+    call = tiny.call.but(size=SIZE, steps=20, sampler=sampler)
+    tiny.reuse(tmp_path, call)
+    target = call.but(positive=tiny.near(call.positive, 0.2))
+    whole, _ = tiny.reuse(tmp_path, target, options=tiny.options(**PARTIAL))
+    calls = []
+    hook = tiny.model.model.diffusion_model.register_forward_hook(lambda *_: calls.append(1))
+    try:
+        held, run = tiny.reuse(tmp_path, target, options=tiny.options(**PARTIAL, hold_threshold=0.25))
+    finally:
+        hook.remove()
+    steps = run.report.steps
+    assert steps["hold"] > 0 and steps["region"] > 0
+    assert len(calls) <= 2 * (steps["dense"] + steps["check"] + steps["region"])
+    assert far(held, whole) < 0.5 * far(whole, call(tiny.model))

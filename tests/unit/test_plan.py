@@ -146,7 +146,7 @@ def test_predicted_work_falls_with_the_guidance_interval() -> None:
     shape = ModelShape((16, 5, 16, 16), (1, 2, 2), 4, 256, 256, 16)
 
     def work(**options: float) -> float:
-        plans = reuse_plans(schedule, ReuseOptions(**options), True, [0.03] * 20)
+        plans = reuse_plans(schedule, ReuseOptions(**{"hold_threshold": 0.0, **options}), True, [0.03] * 20)
         return predicted_work(schedule, shape, LayerWindow(1, 3), 0.3, plans, True)
 
     by_interval = [work(guidance_interval=interval) for interval in (1, 2, 4, 8)]
@@ -183,7 +183,8 @@ def test_the_layer_window_lies_inside_the_model(depth: int, a: float, b: float) 
 
 
 def test_the_default_layer_window_of_thirty_blocks() -> None:
-    assert LayerWindow.of(ReuseOptions(), 30).blocks == range(6, 25)
+    assert LayerWindow.of(ReuseOptions(), 30).blocks == range(3, 27)
+    assert LayerWindow.of(ReuseOptions(), 6).blocks == range(1, 5), "what the demo world's measurements speak of"
 
 
 def test_equal_ends_switch_the_layer_window_off() -> None:

@@ -22,7 +22,7 @@ def options(gate: GateOptions = CLOSED, **reuse) -> Options:
     return Options(
         probe=ProbeOptions(min_text_similarity=-1.0),
         gate=gate,
-        reuse=ReuseOptions(**{"region_threshold": 0.05, "assist": True, **reuse}),
+        reuse=ReuseOptions(**{"region_threshold": 0.05, "assist": True, "hold_threshold": 0.0, **reuse}),
     )
 
 

@@ -32,7 +32,7 @@ def options(interval: int = 2, mode: str = "read+write", threshold: float = 0.05
         store=StoreOptions(mode=mode),
         probe=ProbeOptions(min_text_similarity=-1.0),
         gate=GateOptions(10.0, 10.0, 10.0, 10.0),
-        reuse=ReuseOptions(region_threshold=threshold, guidance_interval=interval, **reuse),
+        reuse=ReuseOptions(**{"hold_threshold": 0.0, **reuse}, region_threshold=threshold, guidance_interval=interval),
     )
 
 
@@ -88,11 +88,14 @@ def test_inside_the_region_the_result_is_the_targets_own(tmp_path: Path, donor: 
     torch.testing.assert_close(result[inside], dense[inside], atol=1e-3, rtol=0)
 
 
-def test_no_value_from_outside_the_evaluated_rows_reaches_the_result(tmp_path: Path, donor: torch.Tensor) -> None:
+@pytest.mark.parametrize("hold", [0.0, 0.01])
+def test_no_value_from_outside_the_evaluated_rows_reaches_the_result(
+    tmp_path: Path, donor: torch.Tensor, hold: float
+) -> None:
     """The fake host fills everything outside the rows of a region evaluation with NaN."""
     host = FakeHost()
-    _, result = run(host, tmp_path, LOCAL)
-    assert StepKind.REGION in kinds(host)
+    _, result = run(host, tmp_path, LOCAL, options(hold_threshold=hold))
+    assert StepKind.REGION in kinds(host) and (StepKind.HOLD in kinds(host)) == (hold > 0)
     assert bool(torch.isfinite(result).all())
 
 

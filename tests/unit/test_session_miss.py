@@ -123,7 +123,7 @@ def test_a_region_of_exactly_the_allowed_share_is_accepted(tmp_path: Path) -> No
 def test_a_hit_that_would_save_nothing_is_a_miss(tmp_path: Path) -> None:
     host = FakeHost(cfg=1.0)
     run(host, tmp_path, PROMPT)
-    everything = ReuseOptions(region_threshold=0.0, max_region_percent=100.0)
+    everything = ReuseOptions(region_threshold=0.0, max_region_percent=100.0, hold_threshold=0.0)
     probe = ProbeOptions(min_text_similarity=-1.0)
     one, result = run(host, tmp_path, UNRELATED, options(gate=WIDE_GATE, probe=probe, reuse=everything))
     assert (one.report.decision, one.report.reason.code) == (Decision.MISS, Code.NO_SAVING)
