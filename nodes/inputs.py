@@ -105,8 +105,8 @@ def _attention_inputs(default: ReuseOptions) -> list:
             optional=True,
             tooltip="Which parts of the video look at each other while a hit is computed. auto (default): consensus "
             "for large videos where that is faster on your GPU, else dense. consensus: what earlier requests of this "
-            "model and size looked at on average. donor: what the donor looked at. dense: everything at everything; slowest, and "
-            "nothing is lost.",
+            "model and size looked at on average. donor: what the donor looked at. dense: everything at everything; "
+            "slowest, and nothing is lost.",
         ),
         _advanced(
             io.Combo.Input(
