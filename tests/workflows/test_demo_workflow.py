@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from carnator_core.options import ReuseOptions
 from scripts.graphs import OURS, SAVED_LATENT, STOCK, WORKFLOW, DemoGraph, only_node, without_video
 from scripts.testbed.server import ComfyServer
 from scripts.testbed.workflow import load_workflow
@@ -33,6 +35,13 @@ def latent_of(server: ComfyServer, graph: dict) -> tuple[torch.Tensor, dict]:
 
 def test_api_form_equals_the_shipped_workflow(server: ComfyServer) -> None:
     assert json.loads(API_FORM.read_text()) == load_workflow(WORKFLOW, server.get("/object_info"))
+
+
+def test_the_shipped_widgets_are_the_defaults_that_the_core_has(graphs: DemoGraph) -> None:
+    """The measurements of the documentation run this workflow and speak of the defaults."""
+    inputs = graphs.ours(PROMPT, steps=20)[graphs.sampler]["inputs"]
+    for field in dataclasses.fields(ReuseOptions):
+        assert inputs[field.name] == getattr(ReuseOptions(), field.name), field.name
 
 
 def test_thumbnail_lies_beside_the_workflow() -> None:
