@@ -5,6 +5,7 @@ Imports nothing that exists only inside the environment: the numbers are made by
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,6 +15,9 @@ from typing import Any
 from .summary import SEPARATION, auc_cells, markdown
 
 SAMPLERS = ("euler", "uni_pc")
+# Beginning of the files' names -> what the headings add. The second plan was the default of the demo workflow before
+# steps were held; on six layers its layer window is that of the defaults.
+PLANS = {"": "", "nohold_": ", no step held (here *default* has hold_threshold 0 and the layer window 20-83 %)"}
 # Names of rows; the same as in ``variants`` and ``controls``, which need the environment (a test compares them).
 DEFAULT, NOISE_FLOOR = "default", "another seed"
 PARTS = ("latent only", "attention only", "joint")
@@ -63,9 +67,9 @@ class Measured:
     speed: dict[str, Any]
 
     @classmethod
-    def load(cls, folder: Path, what: str, sampler: str) -> Measured | None:
+    def load(cls, folder: Path, what: str, sampler: str, plan: str = "") -> Measured | None:
         """Quality from the GPU's file, for it holds more requests; speed from a CPU's that had one server only."""
-        middle = what if sampler == "euler" else f"{what}_{sampler}"
+        middle = plan + (what if sampler == "euler" else f"{what}_{sampler}")
         found = {}
         for device in ("gpu", "cpu"):
             path = folder / f"demo_{middle}_{device}.json"
@@ -123,12 +127,12 @@ def _origin(result: dict[str, Any]) -> str:
 def sections(folder: Path) -> list[str]:
     """Everything that was measured on the stream *report*, as Markdown."""
     parts = []
-    for sampler in SAMPLERS:
-        ablation, controls = (Measured.load(folder, what, sampler) for what in ("ablation", "controls"))
+    for (plan, suffix), sampler in itertools.product(PLANS.items(), SAMPLERS):
+        ablation, controls = (Measured.load(folder, what, sampler, plan) for what in ("ablation", "controls"))
         if ablation:
-            parts += [_title("Joint reuse and its parts", sampler, ablation), *_of_ablation(ablation)]
+            parts += [_title(f"Joint reuse and its parts{suffix}", sampler, ablation), *_of_ablation(ablation)]
         if controls:
-            parts += [_title("Controls", sampler, controls), *_of_controls(controls)]
+            parts += [_title(f"Controls{suffix}", sampler, controls), *_of_controls(controls)]
     return [f"# Comparisons on the stream report\n\n{LEGEND}\n", *parts] if parts else []
 
 

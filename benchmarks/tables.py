@@ -16,6 +16,7 @@ DOCS = ROOT / "docs" / "benchmarks.md"
 README = ROOT / "README.md"
 E2E = sorted(RESULTS.glob("h200_e2e_*.json"))
 KERNELS = RESULTS / "h200_kernels.json"
+READING = ROOT / "benchmarks" / "reading.md"
 START, END = "<!-- benchmarks:start -->", "<!-- benchmarks:end -->"
 
 INTRODUCTION = """# Benchmarks
@@ -55,6 +56,11 @@ def section(title: str, result: dict[str, Any]) -> str:
     return f"## {title}\n\n{origin}.\n\n{note}{markdown(summary)}\n\n{markdown(result['by_kind'])}\n"
 
 
+def reading() -> str:
+    """What a person should take from the comparisons; written by hand, see the tables for the numbers."""
+    return READING.read_text(encoding="utf-8")
+
+
 def demo_world() -> str:
     """Dense generation of the demo model: what every other table is compared with."""
     result = json.loads(DEMO_WORLD.read_text(encoding="utf-8"))
@@ -77,7 +83,7 @@ def attention_kernels() -> str:
     """Rates of the attention kernels, one table per model size."""
     result = json.loads(KERNELS.read_text(encoding="utf-8"))
     parts = [
-        "## Attention kernels\n\nNot used by the nodes yet. "
+        "## Attention kernels\n\n"
         f"`{result['command']}`, commit {result['commit'][:9]}, {result['device']}, "
         f"torch {result['torch']}, {result['date']}. bf16, head dim 128, blocks of 128 tokens, random masks with the "
         "diagonal kept, inputs as the model hands them over. TFLOP/s count the kept blocks only; every number follows "
@@ -103,46 +109,64 @@ def gpu_e2e(path: Path) -> str:
     """Whole sampling runs at full size."""
     result = json.loads(path.read_text(encoding="utf-8"))
     skips = ", ".join(map(str, result.get("easycache_skips", [])))
-    easycache = f" EasyCache is core's own, made to skip the evaluations {skips}." if skips else ""
+    cached = next((row["seconds"] for row in result["rows"] if row["what"].startswith("EasyCache, ")), None)
+    patterns = (
+        f" What depends on values is taken from the demo model at {result['steps']} steps (`patterns_cpu.json`): which "
+        f"steps are held, and the evaluations that core's own EasyCache skips: {skips}."
+        if skips
+        else ""
+    )
     lines = [
         {
             "run": row["what"],
             "seconds": f"{row['seconds']:.1f}",
             "speed-up": row["speedup"],
             **({"with decoding": row["speedup_with_decode"]} if "speedup_with_decode" in row else {}),
+            **({"over EasyCache": round(cached / row["seconds"], 2)} if cached else {}),
             "of it inside Carnator": f"{row['own_share']:.1%}" if "own_share" in row else "–",
             "peak GPU memory, GB": row.get("peak_gb", "–"),
         }
         for row in result["rows"]
         if "seconds" in row
     ]
+    note = f" {result['note']}" if "note" in result else ""
     return (
         f"## Full size, random weights: {result['model']}\n\n`{result['command']}`, commit {result['commit'][:9]}, "
         f"{result['device']}, {result['date']}: {result['steps']} steps of uni_pc, CFG 5, in ComfyUI's sampler, text "
-        "encoding and decoding left out. Weights are random and the region is a box of the given share, so this is "
-        f"speed only; the miss was checked to be the stock latent.{easycache}\n\n{markdown(lines)}\n"
+        "encoding left out. Weights are random and the region is a box of the given share, so this is speed only; the "
+        f"miss was checked to be the stock latent.{patterns}{note}\n\n{markdown(lines)}\n"
     )
 
 
-def short(results: dict[str, dict[str, Any]]) -> str:
-    """The few numbers of the README."""
-    lines = []
-    for device, result in results.items():
-        kinds = {row["kind"]: row for row in result["by_kind"]}
-        summary = result["summary"]
-        lines.append(
-            {
-                "demo world, stream *report*": device,
-                "requests": summary["requests"],
-                "hits": summary["hits"],
-                "speed-up, rewordings": kinds["reword"].get("speedup"),
-                "speed-up, local edits": kinds["local edits"].get("speedup"),
-                "attributes right (KSampler)": f"{summary['right_on_hits']:.1%} ({summary['stock_right_on_hits']:.1%})",
-                "unsafe hits": f"{summary['unsafe_hits']} ({summary['unsafe_share']:.1%})",
-                "whole stream, misses included": summary["workload_speedup"],
-            }
-        )
-    return markdown(lines)
+def short() -> str:
+    """The few numbers of the README: quality from the GPU's run, speed from the sample on a CPU."""
+    quality = json.loads((RESULTS / "demo_ablation_gpu.json").read_text(encoding="utf-8"))
+    speed = json.loads((RESULTS / "demo_ablation_cpu.json").read_text(encoding="utf-8"))
+    timed = {row["variant"]: row for row in speed["rows"]}
+    lines = [
+        {
+            "demo world, stream *report*, euler, 20 steps": name,
+            "requests": row["n_requests"],
+            "hits and assists": f"{row['hit_rate']:.0%}",
+            "attributes right (KSampler)": f"{row['attributes_right']:.1%} ({row['stock_attributes']:.1%})",
+            "lost an attribute": f"{row['unsafe_hits']} ({row['unsafe_rate']:.1%})",
+            "work of them": f"{row['work']:.0%}",
+            "speed-up of them, CPU": timed[name]["dit_speedup_hit"],
+            "all requests, misses and decoding included": timed[name]["e2e_speedup_all"],
+        }
+        for row in quality["rows"]
+        for name in [row["variant"]]
+        if name in ("default", "assist")
+    ]
+    sample = f"Speed: {speed['stock']['n_requests']} of the requests on two CPU cores."
+    full = json.loads(E2E[0].read_text(encoding="utf-8"))
+    hits = [row for row in full["rows"] if row["what"].startswith("hit")]
+    fastest, slowest = max(row["speedup"] for row in hits), min(row["speedup"] for row in hits)
+    large = (
+        f"Full size, {full['model']}, random weights, {full['steps']} steps on an {full['device']}: hits take "
+        f"{slowest:.1f} to {fastest:.1f} times less time than the stock sampler at regions of 15 and 30 % (speed only)."
+    )
+    return f"{markdown(lines)}\n\n{sample} {large}"
 
 
 def write_tables() -> None:
@@ -153,10 +177,11 @@ def write_tables() -> None:
         if path.is_file():
             result = json.loads(path.read_text(encoding="utf-8"))
             results[result["device"]] = result
-    reports = [section(f"Stream report on {device}", result) for device, result in results.items()]
+    title = "Stream report before steps were held"
+    reports = [section(f"{title}, {device}", result) for device, result in results.items()]
     joint = sections(RESULTS)
-    parts = [INTRODUCTION, demo_world(), *reports, *joint, *map(gpu_e2e, E2E), attention_kernels()]
+    parts = [INTRODUCTION, demo_world(), *joint, reading(), *map(gpu_e2e, E2E), attention_kernels(), *reports]
     DOCS.write_text("\n".join(parts), encoding="utf-8")
     text = README.read_text(encoding="utf-8")
     before, rest = text.split(START)
-    README.write_text(f"{before}{START}\n{short(results)}\n{END}{rest.split(END)[1]}", encoding="utf-8")
+    README.write_text(f"{before}{START}\n{short()}\n{END}{rest.split(END)[1]}", encoding="utf-8")

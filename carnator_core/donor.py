@@ -12,6 +12,8 @@ from .plan import StepKind, StepPlan
 from .store.entry import EntryInfo
 from .store.read_ahead import ReadAhead
 
+STEPS_AHEAD = 4  # held steps follow each other faster than a disk reads
+
 
 @dataclass
 class Donor:
@@ -37,11 +39,12 @@ class Donor:
     conditional: torch.Tensor | None = None
 
     def load(self, step: int) -> None:
-        """Take what a step needs, checked, and begin to read what the next one will. Raises EntryError."""
+        """Take what a step needs, checked, and begin to read what the next ones will. Raises EntryError."""
         self.guided = self.trajectory.guided(step)
         self.conditional = self.trajectory.conditional(step) if self._is_check(step) else None
-        if step + 1 in self.plans:
-            self.trajectory.expect(step + 1, self._is_check(step + 1))
+        for later in range(step + 1, step + 1 + STEPS_AHEAD):
+            if later in self.plans:
+                self.trajectory.expect(later, self._is_check(later))
 
     def _is_check(self, step: int) -> bool:
         return self.plans[step].kind is StepKind.CHECK
