@@ -17,7 +17,13 @@ from .summary import SEPARATION, auc_cells, markdown
 SAMPLERS = ("euler", "uni_pc")
 # Beginning of the files' names -> what the headings add. The second plan was the default of the demo workflow before
 # steps were held; on six layers its layer window is that of the defaults.
-PLANS = {"": "", "nohold_": ", no step held (here *default* has hold_threshold 0 and the layer window 20-83 %)"}
+PLANS = {
+    "": "",
+    "steps4_": ", 4 steps",
+    "steps8_": ", 8 steps",
+    "steps50_": ", 50 steps",
+    "nohold_": ", no step held (here *default* has hold_threshold 0 and the layer window 20-83 %)",
+}
 # Names of rows; the same as in ``variants`` and ``controls``, which need the environment (a test compares them).
 DEFAULT, NOISE_FLOOR = "default", "another seed"
 PARTS = ("latent only", "attention only", "joint")
@@ -133,7 +139,11 @@ def sections(folder: Path) -> list[str]:
             parts += [_title(f"Joint reuse and its parts{suffix}", sampler, ablation), *_of_ablation(ablation)]
         if controls:
             parts += [_title(f"Controls{suffix}", sampler, controls), *_of_controls(controls)]
-    return [f"# Comparisons on the stream report\n\n{LEGEND}\n", *parts] if parts else []
+    pictures = [
+        f"![Speed-up against attributes kept](../benchmarks/results/{picture.name})\n"
+        for picture in sorted(folder.glob("demo_*_cpu.png"))
+    ]
+    return [f"# Comparisons on the stream report\n\n{LEGEND}\n", *pictures, *parts] if parts else []
 
 
 def _title(title: str, sampler: str, measured: Measured) -> str:

@@ -24,7 +24,7 @@ INTRODUCTION = """# Benchmarks
 Made by `python3 scripts/bench.py tables` from the files under `benchmarks/results/`; do not edit by hand.
 
 **Data.** The demo world (`demo/README.md`): an 8-million-parameter Wan 2.1 trained on synthetic scenes, 256×256×17,
-euler, 20 steps, CFG 5. Thresholds were chosen on the stream *tune* and are reported on the stream *report*; exact
+20 steps unless a heading says otherwise, CFG 5. Thresholds were chosen on the stream *tune* and are reported on the stream *report*; exact
 repeats of an earlier request are left out. Nothing here was measured on released Wan weights.
 
 **Columns.** *right*, *stock_right*: share of the prompt's attributes that the scorer finds in the video of the hits
