@@ -31,6 +31,11 @@ else:
 
 log = logging.getLogger("carnator")
 
+MAX_PAIRS = (
+    200_000_000  # of blocks over all layers and heads: 0.4 GB of masses, held several times while they are merged
+)
+USUAL_DENSITY = 0.5  # of masks that keep a share of the mass, to time a kernel before any mask is known
+
 # What attention looks like depends on the model and the video's size, not on what is asked of it.
 SHAPING_FIELDS = ("model weights", "LoRA or weight patches", "model options", "software or device", "video size")
 
@@ -50,20 +55,24 @@ class AttentionSite:
     head_dim: int
 
 
-def dense_because(options: ReuseOptions, site: AttentionSite | None, tokens: int) -> str | None:
+def dense_because(options: ReuseOptions, site: AttentionSite | None, depth: int, tokens: int) -> str | None:
     """Why self-attention stays dense for this request, as a part of a sentence; None if it need not."""
     if site is None:
         return "the host does not say how it attends"
     if options.attention == "dense":
         return "set to dense"
+    block = block_for(tokens, options.attention_block)
+    pairs = depth * site.heads * (tokens / block) ** 2
+    if pairs > MAX_PAIRS:
+        return f"its connectivity would take {2 * pairs / 1e9:.1f} GB"
     if options.attention == "auto":
         if site.device.type == "cpu":  # no gain worth a decision that depends on how busy the machine is
             return "sparse attention pays on GPUs"
-        block = block_for(tokens, options.attention_block)
         if tokens < ENOUGH_BLOCKS * block:  # each block would be too large a part of the video to be left out
             return f"this video is small for sparse attention (fewer than {ENOUGH_BLOCKS} blocks)"
         case = dispatch.Case(site.device, site.dtype, site.head_dim, block)
-        worth = dispatch.worthwhile(case, tokens, tokens, site.heads, options.attention_percent / 100)
+        density = options.attention_percent / 100 if options.attention_rule == "density" else USUAL_DENSITY
+        worth = dispatch.worthwhile(case, tokens, tokens, site.heads, density)
         return None if worth.faster else worth.sentence
     return None
 
@@ -82,13 +91,18 @@ def find_connectivity(
     Args:
         donor: whose own connectivity is taken if the options ask for a donor's.
     """
-    if options.attention == "donor" and donor is not None:
-        found = _connectivity_of(store, donor, options)
-        mask, tensor, whose = found and found.mask, found and found.packed, "the donor"
-    else:
-        found = store.consensus(consensus_id(request.key, block))
-        mask, tensor = found and partial(found.mask, options=options), found and found.mass
-        whose = f"{found.count} earlier requests" if found else ""
+    try:
+        if options.attention == "donor" and donor is not None:
+            found = store.connectivity(donor.id)
+            if found is not None and found.rule != Connectivity.rule_of(options):
+                return None, f"dense: the donor's connectivity was kept by another rule ({found.rule})"
+            mask, tensor, whose = found and found.mask, found and found.packed, "the donor"
+        else:
+            found = store.consensus(consensus_id(request.key, block))
+            mask, tensor = found and partial(found.mask, options=options), found and found.mass
+            whose = f"{found.count} earlier requests" if found else ""
+    except EntryError as error:
+        return None, f"dense: the stored connectivity cannot be used ({error})"
     shape = request.shape.depth, request.attention.heads, -(-request.shape.tokens // block)
     if found is None or found.block != block or tuple(tensor.shape[:3]) != shape:
         return None, "dense: no connectivity is stored for this yet"
@@ -96,14 +110,8 @@ def find_connectivity(
     return sparse, f"{Connectivity.rule_of(options)} by the connectivity of {whose}"
 
 
-def _connectivity_of(store: Store, donor: EntryInfo, options: ReuseOptions) -> Connectivity | None:
-    """None if it was not measured, was kept by another rule or is damaged."""
-    try:
-        found = store.connectivity(donor.id)
-    except EntryError as error:
-        log.warning("Carnator: the connectivity of entry %s cannot be used: %s", donor.id, error)
-        return None
-    return found if found is not None and found.rule == Connectivity.rule_of(options) else None
+class AttentionFailed(Exception):
+    """A sparse kernel failed; dense attention need not."""
 
 
 class SparseAttention:
@@ -140,7 +148,12 @@ class SparseAttention:
         Args:
             of_rows: whether q holds the limited rows only.
         """
-        return dispatch.block_sparse_attention(q, k, v, self._lists_of(layer, of_rows, q.device))
+        try:
+            return dispatch.block_sparse_attention(q, k, v, self._lists_of(layer, of_rows, q.device))
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:  # a kernel may fail in any way
+            raise AttentionFailed(f"{type(error).__name__}: {error}") from error
 
     def _lists_of(self, layer: int, of_rows: bool, device: torch.device) -> BlockLists:
         if (layer, of_rows) not in self._lists:

@@ -94,16 +94,9 @@ class Connectivity:
         return f"{options.attention_rule} {options.attention_percent:g} %"
 
     @classmethod
-    def of(
-        cls, mass: torch.Tensor, block: int, options: ReuseOptions, device: torch.device | None = None
-    ) -> Connectivity:
-        """What the options' rule keeps of mass [layers, heads, blocks, blocks].
-
-        Args:
-            device: where it is chosen, layer by layer (None: where the mass is); a large model has tens of millions of
-                values to rank.
-        """
-        packed = torch.stack([pack(keep(layer.to(device), options)).cpu() for layer in mass])
+    def of(cls, mass: torch.Tensor, block: int, options: ReuseOptions) -> Connectivity:
+        """What the options' rule keeps of mass [layers, heads, blocks, blocks]."""
+        packed = torch.stack([pack(keep(layer, options)).cpu() for layer in mass])
         return cls(packed, block, cls.rule_of(options))
 
     def mask(self, layer: int, device: torch.device) -> torch.Tensor:

@@ -15,6 +15,7 @@ from .options import ReuseOptions
 CHECK_SIGMAS = (0.96, 0.94, 0.90, 0.82)
 # Where a dense run measures what its blocks attend to: once among the early steps and once among the late ones.
 MASS_SIGMAS = (0.9, 0.6)
+WHOLE_SIGMA = 0.99  # from here on a schedule starts with pure noise
 FINAL_SIGMA = 0.001  # counts as 0: uni_pc writes it in place of 0
 
 
@@ -194,14 +195,17 @@ def reuse_plans(
     """
     plans = {}
     moved, age = 0.0, 0
+    # In a part that starts below pure noise the same changes were never measured: nothing is held there.
+    hold_threshold = options.hold_threshold if schedule.sigmas[0] >= WHOLE_SIGMA else 0.0
     for step in schedule.reuse_steps:
         moved += math.inf if change is None else change[step]
         age += 1
         fresh = schedule.sigmas[step] >= options.guidance_fresh_sigma
         unguided = step >= options.guidance_end_percent / 100 * schedule.steps
         if step in schedule.checks and not all_tokens:
-            plans[step], moved = StepPlan(StepKind.CHECK, run_uncond=False, record_window=True), 0.0
-        elif moved < options.hold_threshold:
+            plans[step] = StepPlan(StepKind.CHECK, run_uncond=False, unguided=unguided, record_window=True)
+            moved = 0.0
+        elif moved < hold_threshold:
             plans[step] = StepPlan(StepKind.HOLD, run_uncond=False)
         else:
             uncond = guided and not unguided and (fresh or age >= options.guidance_interval)

@@ -147,12 +147,12 @@ def seen_distances(store: Store, key: HardKey, patch: tuple[int, int, int], min_
 
 def on_own_scale(
     limits: Thresholds, store: Store, key: HardKey, patch: tuple[int, int, int], min_similarity: float
-) -> Thresholds | Reason:
-    """The thresholds for the model of ``key``, or why its scale is not known yet."""
+) -> tuple[Thresholds, Reason | None]:
+    """The thresholds for the model of ``key``; as they were, with a reason, while its scale is not known."""
     try:
         found = seen_distances(store, key, patch, min_similarity)
     except OSError as error:  # the store went away in mid-run: no reason to lose the run
-        return Reason.of(Code.NO_STORE, detail=error.strerror or str(error))
+        return limits, Reason.of(Code.NO_STORE, detail=error.strerror or str(error))
     if len(found) < PAIRS_NEEDED:
-        return Reason.of(Code.LEARNING, known=len(found), needed=PAIRS_NEEDED)
-    return limits.times(medians(found))
+        return limits, Reason.of(Code.LEARNING, known=len(found), needed=PAIRS_NEEDED)
+    return limits.times(medians(found)), None

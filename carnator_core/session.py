@@ -7,9 +7,8 @@ The host calls, for every step i of the sampler:
     dense:   evaluate both branches, session.observe(i, cond, uncond, hidden), guide, session.finish_step(i, guided)
     check:   evaluate the conditional branch over all tokens; if session.reestimate(i, cond) also the other; then as
              for region
-    region:  evaluate session.rows; session.filled(...) where the unconditional branch did not run, guide,
-             session.finish_step(i, guided)
-    assist:  the same over all tokens
+    region, assist: evaluate session.rows, or all tokens; session.filled(...) where the unconditional branch did not
+             run, guide, session.finish_step(i, guided)
 
 and ``session.commit`` only after the whole run succeeded. Until the decision everything captured stays in host RAM.
 """
@@ -31,7 +30,7 @@ from .connectivity import Connectivity
 from .donor import Assist, Donor
 from .guidance import Guidance
 from .options import GateOptions, Options
-from .plan import LayerWindow, StepKind, StepPlan, Tally, reuse_plans
+from .plan import LayerWindow, StepKind, StepPlan, Tally, predicted_work, reuse_plans
 from .reasons import Code, Decision, Reason
 from .recall import Candidate
 from .report import Report
@@ -65,14 +64,16 @@ class Session:
         self._residual: torch.Tensor | None = None
         self._tally = Tally(request.shape, self.window, request.guided)
         self._give_up = False
-        self._departed = False
+        self.departed = False  # whether a step was not the stock one
         self.reused: EntryInfo | None = None  # the donor of which steps are in the result
         self._writes = options.store.mode != "read" and not request.reused_input
         self._heat = torch.zeros(request.shape.grid)
         # Set by hand, or the defaults until the decision puts them on the model's own scale.
         self._limits = Thresholds(options.gate or GateOptions(), options.reuse.region_threshold)
         self.block = block_for(request.shape.tokens, options.reuse.attention_block)
-        self._dense_attention = dense_because(options.reuse, request.attention, request.shape.tokens)
+        self._dense_attention = dense_because(
+            options.reuse, request.attention, request.shape.depth, request.shape.tokens
+        )
         self.sparse: SparseAttention | None = None
         shape = request.shape.latent, request.schedule.steps, request.schedule.checks
         self._likely = LikelyDonor(lambda entry_id: store.trajectory(entry_id, *shape))
@@ -151,15 +152,11 @@ class Session:
         """
         cond0 = cond[0].detach()
         residual = None if uncond is None else cond0 - uncond[0].detach()
-        if self._donor is not None:
-            if residual is not None:
-                self._donor.remember_residual(step, residual, self.request.shape.patch)
-            return
-        if self._assist is not None:
-            if residual is not None:
-                self._assist.guidance.remember(step, residual)
-            return
-        if self._give_up:
+        if self._donor is not None and residual is not None:
+            self._donor.remember_residual(step, residual, self.request.shape.patch)
+        if self._assist is not None and residual is not None:
+            self._assist.guidance.remember(step, residual)
+        if self._donor or self._assist or self._give_up:
             return
         self._capture.keep_residual(residual)
         if step in self.request.schedule.checks and self._writes:
@@ -174,6 +171,11 @@ class Session:
     def observe_mass(self, layer: int, mass: torch.Tensor) -> None:
         """Block mass [heads, blocks, blocks] of one layer's self-attention, if the plan asked for it."""
         self._capture.keep_mass(layer, mass)
+
+    def fail_mass(self, error: Exception) -> None:
+        """Measuring it failed, which is no reason to fail a dense run."""
+        log.warning("Carnator: block mass was not measured: %s", error)
+        self._dense_attention = f"measuring block mass failed ({type(error).__name__})"
 
     def filled(self, step: int, cond: torch.Tensor) -> torch.Tensor:
         """Unconditional x0 [1, C, T, H, W] where that branch did not run."""
@@ -193,7 +195,7 @@ class Session:
         grew = bool((region & ~donor.region).any())
         always = self.options.reuse.guidance_interval == 1 and bool(region.any())
         self._set_region(region, evidence.region_rows(region, difference), step)
-        run_uncond = (grew or always) and self.request.guided
+        run_uncond = (grew or always) and self.request.guided and not donor.plans[step].unguided
         self._tally.work += run_uncond
         return run_uncond
 
@@ -203,13 +205,12 @@ class Session:
         Args:
             guided: [1, C, T, H, W] x0 after guidance; returned unchanged (the same object) in dense steps.
         """
-        if kind is StepKind.ASSIST:
-            self._departed, self._assist.own = True, guided
-            return guided
-        if self._assist is not None:  # a held step, or refining
+        self.departed = self.departed or kind is not StepKind.DENSE
+        if self._assist is not None:
+            if kind is StepKind.ASSIST:
+                self._assist.own = guided
             return guided
         if kind is not StepKind.DENSE:
-            self._departed = True
             if kind is not StepKind.REPLAY:
                 self._donor.own = guided
             weight = evidence.blend_weight(self._donor.region, guided.shape[2:], self.request.shape.patch)
@@ -231,11 +232,8 @@ class Session:
         learning = None
         if self.options.gate is None:
             patch, similarity = self.request.shape.patch, self.options.probe.min_text_similarity
-            known = on_own_scale(self._limits, self._store, self.request.key, patch, similarity)
-            if isinstance(known, Reason):
-                learning = known
-            else:
-                self._limits = known
+            found = on_own_scale(self._limits, self._store, self.request.key, patch, similarity)
+            self._limits, learning = found
         refused: list[Verdict] = []
         for verdict in sorted(filter(None, map(self._judge, self.candidates)), key=lambda v: v.work):
             if learning:
@@ -271,7 +269,7 @@ class Session:
         return donor.change.tolist()
 
     def _accept(self, verdict: Verdict, guided: torch.Tensor) -> bool:
-        last_probe, info = self.request.schedule.probe_end - 1, verdict.candidate.info
+        info, last_probe = verdict.candidate.info, self.request.schedule.probe_end - 1
         try:
             trajectory = self._likely.open(info.id)
             trajectory.check()  # what is bad now costs only the donor; later it would cost the hit
@@ -291,17 +289,21 @@ class Session:
 
     def _begin_assist(self, nearest: Verdict, guided: torch.Tensor) -> None:
         """Go on without a donor, but not densely; the nearest request still tells how fast predictions change."""
-        schedule, reuse, info = self.request.schedule, self.options.reuse, nearest.candidate.info
+        request, schedule, info = self.request, self.request.schedule, nearest.candidate.info
         try:
             change = self._change_of(self._store.signature(info.id))
             norms = self._likely.open(info.id).residual_norm
         except EntryError as error:
             self._set_aside(info, error)
             return
-        plans = reuse_plans(schedule, reuse, self.request.guided, change, all_tokens=True)
+        plans = reuse_plans(schedule, self.options.reuse, request.guided, change, all_tokens=True)
+        work = predicted_work(schedule, request.shape, self.window, 1.0, plans, request.guided)
+        self._choose_connectivity(None, guided.device)
+        if work >= 1.0 and self.sparse is None:
+            self.report.attention = None
+            return  # nothing to save: better a miss, which becomes a donor
         self._assist = Assist(Guidance(self._residual, schedule.probe_end - 1, norms), plans, guided)
         self._capture = Capture()  # its result is not the stock one
-        self._choose_connectivity(None, guided.device)
         self.report.decision = Decision.ASSIST
 
     def _choose_connectivity(self, donor: EntryInfo | None, device: torch.device) -> None:
@@ -348,7 +350,7 @@ class Session:
     def go_dense(self, reason: Reason) -> None:
         """Drop all state: every later step is dense and nothing is stored."""
         # Once a step was not the stock one the result is not either: that keeps its name, with the reason told.
-        if not self._departed:
+        if not self.departed:
             self.report.decision = Decision.DECLINED
         self.close()
         self.candidates, self._capture, self._give_up = [], Capture(), True
@@ -387,11 +389,9 @@ class Session:
         if self._donor is not None or not capture.is_whole(request.schedule.steps):
             return
         info = EntryInfo(request.entry_id, request.key, time.time(), seconds, None, output, request.seed)
-        entry = Entry(info, request.embedding, capture.signature, capture.trajectory(), preview())
         mass = capture.mass(request.shape.depth, len(self._mass_steps))
-        if mass is not None:
-            kept = Connectivity.of(mass, self.block, self.options.reuse, request.attention.device)
-            entry = replace(entry, connectivity=kept)
+        kept = None if mass is None else Connectivity.of(mass, self.block, self.options.reuse)
+        entry = Entry(info, request.embedding, capture.signature, capture.trajectory(), preview(), kept)
         note = self._store.commit(entry, mass, consensus_id(request.key, self.block))
         if note is None:
             self.report.entry_id = info.id

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from ..attention import AttentionFailed
 from ..identity import pooled_text, tensor_digest
 from ..lineage import Lineage
 from ..options import Options
@@ -227,7 +228,7 @@ class ComfyRun:
         self.session.commit(seconds, output, lambda: preview_picture(model, result))
         if donor is not None and donor.output != output:
             LINEAGE.remember(output, donor.output or output)
-        elif donor is None and self.session.request.reused_input:
+        elif donor is None and (self.session.request.reused_input or self.session.departed):
             LINEAGE.remember(output, output)
 
     # -- one step --------------------------------------------------------------------------------------------------
@@ -261,9 +262,10 @@ class ComfyRun:
                 guided = executor(*args, **kwargs)
         except Exception as error:
             ours = self._plan.kind is not StepKind.DENSE or self._plan.captures
-            if not ours or not _is_out_of_memory(error):
+            if not ours or not (_is_out_of_memory(error) or isinstance(error, AttentionFailed)):
                 raise
-            self._stand_aside(Reason.of(Code.OUT_OF_MEMORY))
+            failed = isinstance(error, AttentionFailed)
+            self._stand_aside(Reason.of(Code.KERNEL_FAILED, detail=error) if failed else Reason.of(Code.OUT_OF_MEMORY))
             with self._clock.host():
                 return executor(*args, **kwargs)
         if self._plan is None:

@@ -127,11 +127,14 @@ class ForwardPatches:
         session = self._session
 
         def hook(lanes: list, q: torch.Tensor, k: torch.Tensor) -> None:
-            order = tile_order(session.request.shape.grid, session.block).to(q.device)
-            for (_, index), query, key in zip(lanes, q.chunk(len(lanes)), k.chunk(len(lanes)), strict=False):
-                if index == CONDITIONAL:
-                    heads = session.request.attention.heads
-                    session.observe_mass(layer, measure_mass(query[0], key[0], heads, order, session.block))
+            try:
+                order = tile_order(session.request.shape.grid, session.block).to(q.device)
+                for (_, index), query, key in zip(lanes, q.chunk(len(lanes)), k.chunk(len(lanes)), strict=False):
+                    if index == CONDITIONAL:
+                        heads = session.request.attention.heads
+                        session.observe_mass(layer, measure_mass(query[0], key[0], heads, order, session.block))
+            except Exception as error:  # a kernel may fail in any way; the run itself needs nothing of this
+                session.fail_mass(error)
 
         return hook
 

@@ -65,7 +65,7 @@ def test_connectivity_kept_by_another_rule_is_not_taken_from_a_donor(tiny, tmp_p
     tiny.reuse(tmp_path, tiny.call, options=tiny.options(**REGION, **donor))
     _, run = tiny.reuse(tmp_path, target, options=tiny.options(**REGION, **donor, attention_percent=20))
     assert run.report.decision.value == "hit"
-    assert run.report.attention == "dense: no connectivity is stored for this yet"
+    assert run.report.attention == "dense: the donor's connectivity was kept by another rule (density 50 %)"
 
 
 def test_an_assist_attends_sparsely_and_is_not_stored(tiny, tmp_path: Path) -> None:
@@ -87,3 +87,46 @@ def test_on_a_cpu_auto_leaves_attention_dense_and_measures_nothing(tiny, tmp_pat
     store = open_store(tmp_path, tiny.options().store)
     store.wait()
     assert store.connectivity(run.report.entry_id) is None
+
+
+def test_a_dense_run_survives_a_failure_to_measure_what_it_attends_to(tiny, tmp_path: Path, monkeypatch) -> None:
+    from carnator_core.hosts import comfy_wan_forward
+    from carnator_core.store.registry import open_store
+
+    def fail(*_: object) -> torch.Tensor:
+        raise RuntimeError("no such kernel")
+
+    monkeypatch.setattr(comfy_wan_forward, "measure_mass", fail)
+    options = tiny.options(**SPARSE)
+    found, run = tiny.reuse(tmp_path, tiny.call, options=options)
+    assert torch.equal(found, tiny.call(tiny.model)) and run.report.decision.value == "miss"
+    store = open_store(tmp_path, options.store)
+    store.wait()
+    assert store.connectivity(run.report.entry_id) is None
+
+
+def test_a_sparse_kernel_that_fails_makes_the_rest_of_the_run_dense(
+    tiny, tmp_path: Path, small_checks, monkeypatch
+) -> None:
+    from carnator_core import attention
+
+    options = tiny.options(**REGION, **SPARSE)
+    tiny.reuse(tmp_path, tiny.call, options=options)
+
+    def fail(*_: object) -> torch.Tensor:
+        raise RuntimeError("no such kernel")
+
+    monkeypatch.setattr(attention.dispatch, "block_sparse_attention", fail)
+    target = tiny.call.but(positive=tiny.near(tiny.call.positive, 0.3))
+    found, run = tiny.reuse(tmp_path, target, options=options)
+    assert run.report.reason.code.value == "kernel_failed" and "no such kernel" in run.report.status()
+    assert bool(torch.isfinite(found).all())
+
+
+def test_a_run_whose_connectivity_would_be_huge_attends_densely(tiny, tmp_path: Path, monkeypatch) -> None:
+    from carnator_core import attention
+
+    monkeypatch.setattr(attention, "MAX_PAIRS", 10)
+    _, run = tiny.reuse(tmp_path, tiny.call, options=tiny.options(**SPARSE))
+    _, again = tiny.reuse(tmp_path, tiny.call, options=tiny.options(**SPARSE))
+    assert again.report.attention == "dense: its connectivity would take 0.0 GB"

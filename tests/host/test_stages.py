@@ -187,6 +187,18 @@ def test_a_second_stage_behind_a_hit_is_never_stored(tiny, tmp_path: Path, store
     assert stored(tmp_path) == before and len(before) == 2
 
 
+def test_a_second_stage_behind_an_assist_is_never_stored(tiny, stored, tmp_path: Path, reuse_stage) -> None:
+    call = tiny.call.but(steps=STEPS)
+    reuse_stage(call, None, 0, SPLIT)
+    other = call.but(positive=tiny.near(call.positive, 0.2))
+    saving = {"gate": 0.0, "assist": True, "guidance_fresh_sigma": 1.0, "guidance_interval": 3}
+    left, report = reuse_stage(other, None, 0, SPLIT, **saving)
+    assert report.decision.value == "assist"
+    _, report = reuse_stage(other, left, SPLIT, MANY)
+    assert report.decision.value == "miss" and "reused run" in report.status()
+    assert report.entry_id is None and len(stored(tmp_path)) == 1
+
+
 def test_after_a_restart_a_dense_first_stage_leads_to_the_stored_second(tiny, both, monkeypatch) -> None:
     from carnator_core.hosts import comfy_run
     from carnator_core.lineage import Lineage

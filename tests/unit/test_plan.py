@@ -198,3 +198,9 @@ def test_the_token_grid_rounds_up_and_the_middle_block_exists(shape: ModelShape)
     assert shape.grid == (t, (h + 1) // 2, (w + 1) // 2)
     assert shape.tokens == shape.grid[0] * shape.grid[1] * shape.grid[2]
     assert 0 <= shape.middle_block < shape.depth
+
+
+def test_nothing_is_held_in_a_part_that_starts_below_pure_noise() -> None:
+    later = Schedule.of(sigmas(20, 8.0)[10:], 10.0, 6.0, False)
+    plans = reuse_plans(later, ReuseOptions(hold_threshold=10.0), True, [0.0] * 10)
+    assert all(plan.kind is not StepKind.HOLD for plan in plans.values())

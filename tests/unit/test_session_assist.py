@@ -121,3 +121,35 @@ def test_standing_aside_after_assisted_steps_keeps_the_name_and_tells_why(tmp_pa
     assert (one.report.decision, one.report.reason.code) == (Decision.ASSIST, Code.OUT_OF_MEMORY)
     assert one.report.steps == {"dense": 12, "assist": 8}
     assert entries(tmp_path, options()) == 1
+
+
+def test_standing_aside_after_a_held_step_of_an_assist_is_no_stock_run(tmp_path: Path) -> None:
+    def fail(session: Session, step: int) -> None:
+        if step == 3:
+            session.go_dense(Reason.of(Code.OUT_OF_MEMORY))
+
+    host, held = FakeHost(), options(hold_threshold=0.6)
+    run(host, tmp_path, PROMPT, held)
+    failing = FakeHost(before_step=fail)
+    one, result = run(failing, tmp_path, LOCAL, held)
+    assert failing.plans[2].kind is StepKind.HOLD, "for this to say anything"
+    assert one.report.decision is Decision.ASSIST
+    assert not torch.equal(result, host.dense(LOCAL))
+
+
+def test_an_assist_that_would_save_nothing_is_a_miss_and_becomes_a_donor(tmp_path: Path) -> None:
+    host, nothing = FakeHost(cfg=1.0), options(OPEN, max_region_percent=0.0)
+    run(host, tmp_path, PROMPT, nothing)
+    one, result = run(host, tmp_path, LOCAL, nothing)
+    assert one.report.reason.code is Code.REGION_TOO_LARGE
+    assert one.report.decision is Decision.MISS and torch.equal(result, host.dense(LOCAL))
+    assert entries(tmp_path, options()) == 2
+
+
+def test_checks_go_without_guidance_too_once_it_has_ended(tmp_path: Path) -> None:
+    host = FakeHost()
+    run(host, tmp_path, PROMPT, options(OPEN))
+    run(host, tmp_path, LOCAL, options(OPEN, guidance_end_percent=0.0))
+    assert {plan.kind for plan in host.plans} >= {StepKind.CHECK, StepKind.REGION}
+    late = [step for step, branch, _ in host.evaluated if branch == "uncond" and 2 <= step < 18]
+    assert late == [] and all(plan.unguided for plan in host.plans[2:18])

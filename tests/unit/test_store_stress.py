@@ -275,7 +275,9 @@ def test_a_process_sees_what_another_one_stores_and_deletes(tmp_path: Path) -> N
 
 def test_a_limit_on_the_size_of_files_is_a_sentence_and_costs_nothing_else(tmp_path: Path) -> None:
     """A real error of the operating system: writes past 64 KB fail."""
-    Store(tmp_path, StoreOptions()).commit(a_donor("old"))
+    first = Store(tmp_path, StoreOptions())
+    first.commit(a_donor("old"))
+    first.wait()
 
     def limited() -> None:
         store = Store(tmp_path, StoreOptions())
