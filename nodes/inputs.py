@@ -168,8 +168,8 @@ def _thrift_inputs(default: ReuseOptions) -> list:
                 step=0.01,
                 optional=True,
                 tooltip="Down to this noise level the negative branch runs in every computed step, whatever "
-                f"guidance_interval says; 1 = pure noise, 0 = clean. Default {default.guidance_fresh_sigma:g}. Lower runs "
-                "it in more steps, slower and safer; higher saves more.",
+                f"guidance_interval says; 1 = pure noise, 0 = clean. Default {default.guidance_fresh_sigma:g}. Lower "
+                "runs it in more steps, slower and safer; higher saves more.",
             )
         ),
         _advanced(
