@@ -101,16 +101,9 @@ class StreamRunner:
         graph[self.graphs.sampler]["inputs"].update(self._sampling(request))
         return graph
 
-    def ours(
-        self,
-        request: StreamRequest,
-        store: dict[str, Any],
-        gate: dict[str, float] | None = None,
-        reuse: dict[str, Any] | None = None,
-        probe: dict[str, Any] | None = None,
-    ) -> Outcome:
-        """Run with the workflow's widgets, overridden by what is given."""
-        return self.run(self.ours_graph(request, store, gate, reuse, probe))
+    def ours(self, request: StreamRequest, *widgets: dict[str, Any] | None) -> Outcome:
+        """Run ``ours_graph`` of the same arguments."""
+        return self.run(self.ours_graph(request, *widgets))
 
     def ours_graph(
         self,
@@ -120,6 +113,7 @@ class StreamRunner:
         reuse: dict[str, Any] | None = None,
         probe: dict[str, Any] | None = None,
     ) -> Graph:
+        """The workflow with its widgets overridden by what is given."""
         graph = self.graphs.ours(request.prompt, steps=self.steps)
         graph[only_node(graph, "CarnatorCacheStore")]["inputs"].update(store)
         graph[only_node(graph, "CarnatorEarlyProbe")]["inputs"].update(probe or {})

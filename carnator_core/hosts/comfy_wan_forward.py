@@ -94,8 +94,9 @@ class ForwardPatches:
         if plan.capture_hidden:
             stages.setdefault(self._session.request.shape.middle_block, []).append(self._keep_hidden)
         measured = range(len(self._blocks)) if plan.capture_mass else ()
+        order = tile_order(self._session.request.shape.grid, self._session.block) if measured else None
         return {
-            ("double_block", i): _observed(stages.get(i, []), self._mass_hook(i) if i in measured else None)
+            ("double_block", i): _observed(stages.get(i, []), self._mass_hook(i, order) if measured else None)
             for i in {*stages, *measured}
         }
 
@@ -122,17 +123,17 @@ class ForwardPatches:
             if index == CONDITIONAL:
                 self._hidden = h[0].T.unflatten(1, self._session.request.shape.grid)
 
-    def _mass_hook(self, layer: int) -> Callable:
+    def _mass_hook(self, layer: int, order: torch.Tensor) -> Callable:
         """Sees the queries and keys [B, L, H*D] of a layer's self-attention."""
         session = self._session
 
         def hook(lanes: list, q: torch.Tensor, k: torch.Tensor) -> None:
             try:
-                order = tile_order(session.request.shape.grid, session.block).to(q.device)
+                tiles = order.to(q.device)
                 for (_, index), query, key in zip(lanes, q.chunk(len(lanes)), k.chunk(len(lanes)), strict=False):
                     if index == CONDITIONAL:
                         heads = session.request.attention.heads
-                        session.observe_mass(layer, measure_mass(query[0], key[0], heads, order, session.block))
+                        session.observe_mass(layer, measure_mass(query[0], key[0], heads, tiles, session.block))
             except Exception as error:  # a kernel may fail in any way; the run itself needs nothing of this
                 session.fail_mass(error)
 

@@ -20,6 +20,7 @@ from carnator_core.store.folder import GB, MIN_FREE_BYTES, Store
 from carnator_core.store.registry import close_stores
 from carnator_core.store.tensor_file import BYTES, EntryError, EntryGone, TensorFile, is_finite, write_file
 from support.attention import a_connected_donor
+from support.damage import overwritten
 from support.fake_host import a_donor
 
 same_folder = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -96,14 +97,8 @@ def test_a_flipped_bit_at_any_byte_is_refused(tmp_path: Path) -> None:
 def test_overwritten_bytes_never_come_back(where: float, value: bytes, tmp_path: Path) -> None:
     folder = tmp_path / "entry"
     expected = entry.read_connectivity(folder) if folder.exists() else written(folder)
-    path = folder / CONNECTIVITY_FILE
-    good = path.read_bytes()
-    at = int(where * (len(good) - len(value)))
-    path.write_bytes(good[:at] + value + good[at + len(value) :])
-    try:
+    with overwritten(folder / CONNECTIVITY_FILE, where, value):
         assert outcome(folder, expected) != "wrong value"
-    finally:
-        path.write_bytes(good)
 
 
 def test_a_truncated_or_longer_file_is_refused(tmp_path: Path) -> None:

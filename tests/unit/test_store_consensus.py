@@ -23,6 +23,7 @@ from carnator_core.store.registry import close_stores
 from carnator_core.store.tensor_file import EntryError, write_file
 from support.attention import a_connected_donor, a_mass, connected
 from support.fake_host import a_donor
+from support.processes import end_at, in_another_process
 
 ID = "0123456789abcdef"
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="plays other processes with fork")
@@ -294,18 +295,6 @@ def test_a_damaged_lock_is_replaced(tmp_path: Path) -> None:
     assert commit(store, "three", a_mass(3)) is None and store.consensus(ID).count == 2
 
 
-def in_another_process(work) -> int:
-    child = os.fork()
-    if child:
-        return child
-    code = 1
-    try:
-        work()
-        code = 0
-    finally:
-        os._exit(code)
-
-
 @needs_fork
 def test_no_request_of_two_processes_is_lost(tmp_path: Path) -> None:
     Store(tmp_path, StoreOptions()).close()
@@ -331,17 +320,7 @@ def test_a_crash_at_any_instant_leaves_the_old_mean_or_the_new_one(tmp_path: Pat
 
     def work() -> None:
         other = Store(tmp_path, StoreOptions())
-        function, _, number = call.partition(" ")
-        if function != "never":
-            original, calls = getattr(os, function), []
-
-            def ending(*args):
-                calls.append(args)
-                if len(calls) > int(number):
-                    os._exit(1)
-                return original(*args)
-
-            setattr(os, function, ending)
+        end_at(call)
         other.consensuses.add(ID, a_mass(2), 8)
 
     os.waitpid(in_another_process(work), 0)

@@ -13,6 +13,7 @@ from carnator_core.signature import FAMILIES
 from carnator_core.store import entry, tensor_file
 from carnator_core.store.entry import PREVIEW_FILE, SIGNATURE_FILE, TRAJECTORY_FILE, Entry, Trajectory
 from carnator_core.store.tensor_file import EntryError, EntryGone, TensorFile
+from support.damage import overwritten
 from support.fake_host import a_donor
 
 LATENT, STEPS, CHECKS = (2, 2, 4, 4), 4, (2,)
@@ -109,14 +110,8 @@ def test_a_flipped_digit_of_the_key_is_refused(tmp_path: Path) -> None:
 def test_overwritten_bytes_are_refused(tmp_path: Path, name: str, where: float, value: bytes) -> None:
     folder = tmp_path / "entry"
     expected = described(read(folder) if folder.exists() else write(folder))
-    path = folder / name
-    good = path.read_bytes()
-    at = int(where * (len(good) - len(value)))
-    path.write_bytes(good[:at] + value + good[at + len(value) :])
-    try:
+    with overwritten(folder / name, where, value):
         assert outcome(folder, expected) != "wrong value"
-    finally:
-        path.write_bytes(good)
 
 
 @pytest.mark.parametrize("name", FILES)

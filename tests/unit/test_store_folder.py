@@ -23,6 +23,7 @@ from carnator_core.store.registry import open_store
 from carnator_core.store.tensor_file import EntryError, EntryGone
 from support.fake_host import a_donor
 from support.paths import ROOT, TESTS
+from support.processes import end_at, in_another_process
 
 WANTED = ((2, 2, 4, 4), 4, (2,))
 
@@ -101,14 +102,12 @@ def test_half_written_entries_in_staging_are_never_seen(tmp_path: Path) -> None:
 def test_a_crash_at_any_instant_leaves_no_entry_or_a_whole_one(tmp_path: Path, call: str) -> None:
     root = tmp_path / "stores"
     commit(Store(root, StoreOptions()), a_donor("old"))
-    child = os.fork()
-    if child == 0:
-        try:
-            _end_at(call)
-            commit(Store(root, StoreOptions()), a_donor("new"))
-        finally:
-            os._exit(0)
-    os.waitpid(child, 0)
+
+    def work() -> None:
+        end_at(call)
+        commit(Store(root, StoreOptions()), a_donor("new"))
+
+    os.waitpid(in_another_process(work), 0)
     store = Store(root, StoreOptions())
     expected = {"old", "new"} if call in ("fsync 2", "never") else {"old"}
     assert ids(store) == expected
@@ -117,22 +116,6 @@ def test_a_crash_at_any_instant_leaves_no_entry_or_a_whole_one(tmp_path: Path, c
         store.trajectory(name, *WANTED)
     assert not list(folders(root)[2].iterdir())
     assert commit(store, a_donor("new")) is None, "the same entry can be written after the crash"
-
-
-def _end_at(call: str) -> None:
-    """End this process at the n-th call of an os function, before that call does anything."""
-    function, _, number = call.partition(" ")
-    if function == "never":
-        return
-    original, calls = getattr(os, function), []
-
-    def ending(*args):
-        calls.append(args)
-        if len(calls) > int(number):
-            os._exit(1)
-        return original(*args)
-
-    setattr(os, function, ending)
 
 
 @pytest.mark.parametrize("failing", ["write_entry", "rename"])

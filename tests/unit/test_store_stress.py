@@ -11,10 +11,8 @@ import resource
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -26,6 +24,7 @@ from carnator_core.store.entry import SIGNATURE_FILE, TRAJECTORY_FILE, Entry, ve
 from carnator_core.store.folder import Store
 from carnator_core.store.tensor_file import EntryError, TensorFile, write_file
 from support.fake_host import a_donor
+from support.processes import in_another_process
 
 FULL = os.environ.get("CARNATOR_TESTS") == "full"
 KILLS, DAMAGES, OPERATIONS = (200, 1000, 500) if FULL else (12, 150, 40)
@@ -41,24 +40,6 @@ def entry_bytes(tmp_path: Path) -> int:
     store = Store(tmp_path, StoreOptions(name="measure"))
     store.commit(a_donor("one"))
     return store.usage()[0].bytes
-
-
-def in_another_process(work: Callable[[], None]) -> int:
-    """The process id of a fork that does the work and ends with 0, or 1 after an exception."""
-    child = os.fork()
-    if child:
-        return child
-    code = 1
-    try:
-        work()
-        code = 0
-    except BaseException:
-        import traceback
-
-        traceback.print_exc()
-    finally:
-        sys.stderr.flush()
-        os._exit(code)
 
 
 def assert_sound(root: Path, options: StoreOptions, latent: tuple[int, ...] = WANTED[0]) -> int:
