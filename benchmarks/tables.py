@@ -165,8 +165,8 @@ def short() -> str:
     fastest, slowest = max(row["speedup"] for row in hits), min(row["speedup"] for row in hits)
     large = (
         f"Full size, {full['model']}, random weights, {full['steps']} steps on an {full['device']}: hits take "
-        f"{slowest:.1f} to {fastest:.1f} times less time than the stock sampler at regions of 15 and 30 % (speed only, "
-        "steps held as often as by the demo model)."
+        f"{slowest:.1f} to {fastest:.1f} times less time than the stock sampler at regions of 15 and 30 % (speed "
+        "only; a uni_pc run in which as many steps are held as the demo model holds with euler)."
     )
     return f"{markdown(lines)}\n\n{sample} {large}"
 

@@ -20,7 +20,7 @@ NEGATIVE = (
 
 HOW_TO = (
     "**First teach it your model (5 runs):** queue five times, each with another seed *and* another prompt. These runs "
-    "are computed densely, bit-identical to KSampler, and kept; the status counts up to 8 of 8.\n\n"
+    "are computed densely, bit-identical to KSampler, and kept; the status counts until the sixth run.\n\n"
     "**From then on:** go back to one of these seeds, change a few words of its prompt and run again. {status} says "
     "what was reused and why. A connected Compatibility Gate sets the thresholds by hand instead. {more}"
 )
