@@ -170,7 +170,11 @@ def _of_ablation(measured: Measured) -> list[str]:
 def _of_controls(measured: Measured) -> list[str]:
     names = measured.names()
     chosen = "\n".join(f"* {name}: {why}" for name, why in measured.quality["tuning"].items())
-    return [*_latency(measured, [measured.stock, *names]), _losses(measured, names), f"Values, chosen before steps were held:\n\n{chosen}\n"]
+    return [
+        *_latency(measured, [measured.stock, *names]),
+        _losses(measured, names),
+        f"Values, chosen before steps were held:\n\n{chosen}\n",
+    ]
 
 
 def _latency(measured: Measured, names: Sequence[str]) -> list[str]:
