@@ -299,9 +299,10 @@ class Session:
         plans = reuse_plans(schedule, self.options.reuse, request.guided, change, all_tokens=True)
         work = predicted_work(schedule, request.shape, self.window, 1.0, plans, request.guided)
         self._choose_connectivity(None, guided.device)
-        if work >= 1.0 and self.sparse is None:
+        unknown = self.sparse is None and self._dense_attention is None and self._writes  # no connectivity stored yet
+        if unknown or (work >= 1.0 and self.sparse is None):
             self.report.attention = None
-            return  # nothing to save: better a miss, which becomes a donor
+            return  # little or nothing to save: better a miss, which becomes a donor and brings what is missing
         self._assist = Assist(Guidance(self._residual, schedule.probe_end - 1, norms), plans, guided)
         self._capture = Capture()  # its result is not the stock one
         self.report.decision = Decision.ASSIST

@@ -10,7 +10,7 @@ import logging
 import math
 import time
 from collections.abc import Callable
-from contextlib import contextmanager
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from ..request import Request
 from ..session import Session
 from ..store.registry import open_store
 from . import comfy_eligibility as eligibility
+from .comfy_clock import Clock
 from .comfy_identity import hard_key
 from .comfy_picture import preview_picture
 from .comfy_seed import DonorRefused, as_seed, borrowable_call, on_copies
@@ -78,7 +79,7 @@ class ComfyRun:
         self._forward: ForwardPatches | None = None
         self._ours: list[Callable] = []
         self._calls = 0
-        self._clock = _Clock()
+        self._clock = Clock()
         self._dense_seconds: list[float] = []
 
     def attach(self, model: Any) -> Any:
@@ -100,10 +101,7 @@ class ComfyRun:
         except Exception as error:  # a class of another shape, an object that cannot be read: nothing has happened yet
             request = Reason.of(Code.UNSUPPORTED_HOST, detail=f"{type(error).__name__}: {error}")
         if isinstance(request, Reason):
-            self.report.decision, self.report.reason = Decision.DECLINED, request
-            with self._clock.host():
-                return executor(*args, **kwargs)
-
+            return self._decline(request, executor, args, kwargs)
         try:
             store = open_store(self._store_root, self.options.store)
             own, borrowed = Session(request, self.options, store), None
@@ -111,10 +109,7 @@ class ComfyRun:
             if call is not None:
                 borrowed = find_borrowed(own, store, call.has_noise_of)
         except OSError as error:
-            detail = error.strerror or str(error)
-            self.report.decision, self.report.reason = Decision.DECLINED, Reason.of(Code.NO_STORE, detail=detail)
-            with self._clock.host():
-                return executor(*args, **kwargs)
+            return self._decline(Reason.of(Code.NO_STORE, detail=error.strerror or str(error)), executor, args, kwargs)
         spent = 0.0
         if borrowed is not None:
             begun = time.perf_counter()
@@ -124,6 +119,18 @@ class ComfyRun:
             borrowed.tell_refused(own.report, len(self._dense_seconds))
             spent = time.perf_counter() - begun
         return self._sample(own, executor, args, kwargs, started, spent)
+
+    def _decline(self, reason: Reason, executor: Any, args: tuple, kwargs: dict) -> torch.Tensor:
+        """The stock run; what it makes of a reused run's latent is no stock latent either."""
+        self.report.decision, self.report.reason, reused = Decision.DECLINED, reason, False
+        with suppress(Exception):  # whatever is no plain latent was not made by us
+            latent = inspect.signature(executor.original).bind(*args, **kwargs).arguments["latent_image"]
+            reused = LINEAGE.is_reused(tensor_digest(latent))
+        with self._clock.host():
+            result = executor(*args, **kwargs)
+        if reused:
+            LINEAGE.remember(tensor_digest(result), tensor_digest(result))
+        return result
 
     def _sample_borrowed(
         self, borrowed: BorrowedSeed, executor: Any, args: tuple, kwargs: dict, started: float
@@ -256,16 +263,16 @@ class ComfyRun:
         self._forward.begin(self._plan)
         if not self._plan.evaluates:
             return self.session.finish_step(self._step, self.session.standing_in(self._step, x), self._plan.kind)
-        started = time.perf_counter()
+        started, failure = time.perf_counter(), None
         try:
             with self._clock.host():
                 guided = executor(*args, **kwargs)
         except Exception as error:
-            ours = self._plan.kind is not StepKind.DENSE or self._plan.captures
-            if not ours or not (_is_out_of_memory(error) or isinstance(error, AttentionFailed)):
+            failure = self._own_failure(error)
+            if failure is None:
                 raise
-            failed = isinstance(error, AttentionFailed)
-            self._stand_aside(Reason.of(Code.KERNEL_FAILED, detail=error) if failed else Reason.of(Code.OUT_OF_MEMORY))
+        if failure is not None:  # only here: an error that is being handled keeps all tensors of its forward alive
+            self._stand_aside(failure)
             with self._clock.host():
                 return executor(*args, **kwargs)
         if self._plan is None:
@@ -278,9 +285,17 @@ class ComfyRun:
             self._end_if_refused()
         if self.session.reusing and not was_reusing:
             self._progress(self.report.status())
-        elif not self.session.reusing and self._plan.captures:
+        if self._plan.captures and self.report.decision is not Decision.HIT:
             self._forward.release()
         return result
+
+    def _own_failure(self, error: Exception) -> Reason | None:
+        """Why a step that failed is to be done again densely; None for what is not ours to handle."""
+        if self._plan is None or (self._plan.kind is StepKind.DENSE and not self._plan.captures):
+            return None
+        if isinstance(error, AttentionFailed):
+            return Reason.of(Code.KERNEL_FAILED, detail=error)
+        return Reason.of(Code.OUT_OF_MEMORY) if _is_out_of_memory(error) else None
 
     def _next_plan(self, sigma: float) -> StepPlan | None:
         """Each step of the schedule must be evaluated exactly once and in order; else stand aside."""
@@ -351,37 +366,6 @@ class ComfyRun:
             self.session.observe(self._step, cond, uncond, None)
             return [cond, uncond]
         return [cond, self.session.filled(self._step, cond)]
-
-
-class _Clock:
-    """Time spent in our own code: the wrappers nest in the host and the host nests in the wrappers, alternating.
-
-    On a GPU the host's work may still be running when it returns; ``wait`` lets it end and be counted as the host's.
-    """
-
-    def __init__(self) -> None:
-        self._total, self._since = 0.0, 0.0
-        self.wait: Callable[[], None] = lambda: None
-
-    @contextmanager
-    def own(self):
-        self._since = time.perf_counter()
-        try:
-            yield
-        finally:
-            self._total += time.perf_counter() - self._since
-
-    @contextmanager
-    def host(self):
-        self._total += time.perf_counter() - self._since
-        try:
-            yield
-        finally:
-            self.wait()
-            self._since = time.perf_counter()
-
-    def read(self) -> float:
-        return self._total + time.perf_counter() - self._since
 
 
 def _is_out_of_memory(error: Exception) -> bool:

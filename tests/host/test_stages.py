@@ -199,6 +199,18 @@ def test_a_second_stage_behind_an_assist_is_never_stored(tiny, stored, tmp_path:
     assert report.entry_id is None and len(stored(tmp_path)) == 1
 
 
+def test_what_follows_a_declined_stage_behind_a_hit_is_never_stored(tiny, tmp_path: Path, stored, reuse_stage) -> None:
+    call = tiny.call.but(steps=STEPS)
+    reuse_stage(call, None, 0, SPLIT)
+    other = call.but(positive=tiny.near(call.positive, 0.2))
+    left, report = reuse_stage(other, None, 0, SPLIT, **PARTIAL)
+    assert report.decision.value == "hit"
+    between, report = reuse_stage(other.but(sampler="heun"), left, SPLIT, SPLIT + 3)
+    assert report.decision.value == "declined"
+    _, report = reuse_stage(other, between, SPLIT + 3, MANY)
+    assert report.decision.value == "miss" and report.entry_id is None and len(stored(tmp_path)) == 1
+
+
 def test_after_a_restart_a_dense_first_stage_leads_to_the_stored_second(tiny, both, monkeypatch) -> None:
     from carnator_core.hosts import comfy_run
     from carnator_core.lineage import Lineage
