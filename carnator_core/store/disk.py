@@ -7,6 +7,7 @@ Files that belong to no single entry are synced in staging too and then put in t
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import shutil
@@ -77,8 +78,16 @@ class Disk:
             shutil.rmtree(folder, ignore_errors=True)
 
     def place(self, folder: Path, entry_id: str) -> None:
-        """Make a complete, synced folder in staging an entry. Raises OSError, also if there is one already."""
-        os.rename(folder, self.folder(entry_id))
+        """Make a complete, synced folder in staging an entry.
+
+        Raises FileExistsError if there is one already, and OSError.
+        """
+        try:
+            os.rename(folder, self.folder(entry_id))
+        except OSError as error:
+            if error.errno != errno.ENOTEMPTY:  # POSIX's second name for it
+                raise
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(self.folder(entry_id))) from error
         _sync_folder(self.entries)
 
     def remove(self, entry_id: str) -> bool:

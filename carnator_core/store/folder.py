@@ -313,10 +313,10 @@ class Store:
             with self.disk.staging_folder() as staging:
                 write_entry(staging, entry)
                 self.disk.place(staging, entry.info.id)
+        except FileExistsError:  # two equal requests at once: the other one was first, whatever became of it since
+            return None
         except OSError as error:
-            # Two equal requests at once: the other one was first.
-            there = self.disk.folder(entry.info.id).exists()
-            return None if there else f"not stored: {error.strerror or error}"
+            return f"not stored: {error.strerror or error}"
         self._keep_budget(keep=entry.info.id)
         if mass is None:
             return None
@@ -334,9 +334,10 @@ class Store:
         info = verify_entry(folder)
         if folder_bytes(folder) > self.options.budget_gb * GB:
             raise EntryError(self._too_large)
-        if self.disk.folder(info.id).exists():
-            raise EntryError(f"the store already holds {info.id}")
-        self.disk.place(folder, info.id)
+        try:
+            self.disk.place(folder, info.id)
+        except FileExistsError as error:
+            raise EntryError(f"the store already holds {info.id}") from error
         self._keep_budget(keep=info.id)
         return info
 

@@ -85,6 +85,30 @@ def test_committing_an_id_again_keeps_the_first_entry_and_marks_it_used(tmp_path
     assert usage.last_used >= started and usage.hits == 0
 
 
+@pytest.mark.parametrize("deleted_at_once", [False, True])
+def test_of_two_equal_requests_the_first_is_kept_and_the_second_is_no_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deleted_at_once: bool
+) -> None:
+    mine, other = Store(tmp_path, StoreOptions()), Store(tmp_path, StoreOptions())
+    rename = os.rename
+
+    def rename_after_the_other(source: Path, target: Path) -> None:
+        monkeypatch.setattr(os, "rename", rename)
+        other.commit(a_donor("one"))
+        other.wait()
+        try:
+            os.rename(source, target)
+        finally:
+            if deleted_at_once:
+                other.delete("one")
+
+    monkeypatch.setattr(os, "rename", rename_after_the_other)
+    assert mine.commit(a_donor("one")) is None
+    mine.wait()
+    assert (mine.take_failure(), other.take_failure()) == (None, None)
+    assert [info.id for info in mine.entries()] == ([] if deleted_at_once else ["one"])
+
+
 def test_half_written_entries_in_staging_are_never_seen(tmp_path: Path) -> None:
     store = Store(tmp_path, StoreOptions())
     commit(store, a_donor("one"))
