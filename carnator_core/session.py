@@ -42,7 +42,7 @@ from .store.folder import Store
 from .store.read_ahead import LikelyDonor
 from .store.tensor_file import EntryError, EntryGone
 from .tiles import block_for
-from .verdict import Verdict, judge
+from .judgement import Judgement, judge
 
 log = logging.getLogger("carnator")
 
@@ -234,15 +234,15 @@ class Session:
             patch, similarity = self.request.shape.patch, self.options.probe.min_text_similarity
             found = on_own_scale(self._limits, self._store, self.request.key, patch, similarity)
             self._limits, learning = found
-        refused: list[Verdict] = []
-        for verdict in sorted(filter(None, map(self._judge, self.candidates)), key=lambda v: v.work):
+        refused: list[Judgement] = []
+        for judgement in sorted(filter(None, map(self._judge, self.candidates)), key=lambda v: v.work):
             if learning:
-                refused.append(replace(verdict, refusal=learning, thresholds=None))
-            elif verdict.refusal is None:
-                if self._accept(verdict, guided):
+                refused.append(replace(judgement, refusal=learning, thresholds=None))
+            elif judgement.refusal is None:
+                if self._accept(judgement, guided):
                     return
             else:
-                refused.append(verdict)
+                refused.append(judgement)
         if refused:
             nearest = max(refused, key=lambda v: v.candidate.similarity)
             self._show(nearest)
@@ -250,7 +250,7 @@ class Session:
             if self.options.reuse.assist and not learning:
                 self._begin_assist(nearest, guided)
 
-    def _judge(self, candidate: Candidate) -> Verdict | None:
+    def _judge(self, candidate: Candidate) -> Judgement | None:
         try:
             donor = self._store.signature(candidate.info.id)
             change = self._change_of(donor)
@@ -268,8 +268,8 @@ class Session:
             raise EntryError("its changes are of another number of steps")
         return donor.change.tolist()
 
-    def _accept(self, verdict: Verdict, guided: torch.Tensor) -> bool:
-        info, last_probe = verdict.candidate.info, self.request.schedule.probe_end - 1
+    def _accept(self, judgement: Judgement, guided: torch.Tensor) -> bool:
+        info, last_probe = judgement.candidate.info, self.request.schedule.probe_end - 1
         try:
             trajectory = self._likely.open(info.id)
             trajectory.check()  # what is bad now costs only the donor; later it would cost the hit
@@ -278,16 +278,16 @@ class Session:
             return False
         self._likely.take()
         guidance = Guidance(self._residual, last_probe, trajectory.residual_norm)
-        region, rows = (found.to(guided.device) for found in (verdict.region, verdict.rows))
-        self._donor = Donor(info, trajectory, region, rows, guidance, verdict.plans, guided)
+        region, rows = (found.to(guided.device) for found in (judgement.region, judgement.rows))
+        self._donor = Donor(info, trajectory, region, rows, guidance, judgement.plans, guided)
         self._capture = Capture()  # a hit does not become a donor: errors would chain
         self._choose_connectivity(info, guided.device)
-        self._show(verdict)
+        self._show(judgement)
         self.report.decision, self.report.reason = Decision.HIT, Reason.of(Code.REUSED)
         self._set_region(region, rows, last_probe)
         return True
 
-    def _begin_assist(self, nearest: Verdict, guided: torch.Tensor) -> None:
+    def _begin_assist(self, nearest: Judgement, guided: torch.Tensor) -> None:
         """Go on without a donor, but not densely; the nearest request still tells how fast predictions change."""
         request, schedule, info = self.request, self.request.schedule, nearest.candidate.info
         try:
@@ -320,11 +320,11 @@ class Session:
             self.sparse.limit(rows)
         self.report.region_history.append((step, round(float(region.float().mean()), 4)))
 
-    def _show(self, verdict: Verdict) -> None:
-        report, info = self.report, verdict.candidate.info
-        report.discrepancies, report.region_share = verdict.found, verdict.share
-        report.thresholds = verdict.thresholds
-        report.predicted_work, report.similarity = verdict.work, verdict.candidate.similarity
+    def _show(self, judgement: Judgement) -> None:
+        report, info = self.report, judgement.candidate.info
+        report.discrepancies, report.region_share = judgement.found, judgement.share
+        report.thresholds = judgement.thresholds
+        report.predicted_work, report.similarity = judgement.work, judgement.candidate.similarity
         report.donor_id, report.donor_created, report.donor_prompt = info.id, info.created, info.prompt
 
     def _threshold(self, step: int) -> float:

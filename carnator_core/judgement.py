@@ -1,4 +1,4 @@
-"""The verdict on one candidate: how far its early states are, what would be computed, and whether that is a hit."""
+"""The judgement on one candidate: how far its early states are, what would be computed, and whether that is a hit."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .store.tensor_file import EntryError
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Judgement:
     """One candidate as the gate sees it.
 
     Args:
@@ -50,7 +50,7 @@ def judge(
     reuse: ReuseOptions,
     window: LayerWindow,
     limits: Thresholds,
-) -> Verdict:
+) -> Judgement:
     """Compare two signatures. Raises EntryError if the donor's has other families or shapes.
 
     Args:
@@ -77,4 +77,4 @@ def judge(
         refusal = Reason.of(Code.NO_SAVING, predicted=work)
     else:
         refusal = None
-    return Verdict(candidate, found, gate, region, rows, share, plans, work, refusal)
+    return Judgement(candidate, found, gate, region, rows, share, plans, work, refusal)
