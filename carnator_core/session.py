@@ -29,6 +29,7 @@ from .capture import Capture
 from .connectivity import Connectivity
 from .donor import Assist, Donor
 from .guidance import Guidance
+from .judgement import Judgement, judge
 from .options import GateOptions, Options
 from .plan import LayerWindow, StepKind, StepPlan, Tally, predicted_work, reuse_plans
 from .reasons import Code, Decision, Reason
@@ -42,7 +43,6 @@ from .store.folder import Store
 from .store.read_ahead import LikelyDonor
 from .store.tensor_file import EntryError, EntryGone
 from .tiles import block_for
-from .judgement import Judgement, judge
 
 log = logging.getLogger("carnator")
 
