@@ -2,7 +2,7 @@
 
 Discrepancies have no natural unit: what is a large distance in one model is a small one in another. So thresholds are
 kept as they suit a reference model, and for another model each is multiplied by the ratio of the two models' medians
-over unrelated pairs of stored requests.
+over unrelated pairs of stored requests, or of short probes of unlike prompts (teaching.py) while too few are stored.
 """
 
 from __future__ import annotations
@@ -143,6 +143,19 @@ def seen_distances(store: Store, key: HardKey, patch: tuple[int, int, int], min_
     return found
 
 
+def setting_of(key: HardKey) -> str:
+    """Name of the model and setting of a request: what its scale holds for."""
+    return digest([field for field in key.fields if field[0] not in FREE_FIELDS])
+
+
+def pairs_known(store: Store, key: HardKey, min_similarity: float) -> int:
+    """Of how many pairs the distances are known that the scale of ``key`` can be read off."""
+    stored = len(unrelated_pairs(store.texts(), key, min_similarity))
+    if stored >= PAIRS_NEEDED:
+        return stored
+    return len(store.scales.read(setting_of(key)) or ()) or stored
+
+
 def on_own_scale(
     limits: Thresholds, store: Store, key: HardKey, patch: tuple[int, int, int], min_similarity: float
 ) -> tuple[Thresholds, Reason | None]:
@@ -151,6 +164,8 @@ def on_own_scale(
         found = seen_distances(store, key, patch, min_similarity)
     except OSError as error:  # the store went away in mid-run: no reason to lose the run
         return limits, Reason.of(Code.NO_STORE, detail=error.strerror or str(error))
+    if len(found) < PAIRS_NEEDED:
+        found = store.scales.read(setting_of(key)) or found
     if len(found) < PAIRS_NEEDED:
         return limits, Reason.of(Code.LEARNING, known=len(found), needed=PAIRS_NEEDED)
     return limits.times(medians(found)), None

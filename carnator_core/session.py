@@ -35,7 +35,7 @@ from .plan import LayerWindow, StepKind, StepPlan, Tally, predicted_work, reuse_
 from .reasons import Code, Decision, Reason
 from .report import Report
 from .request import Request
-from .scale import PAIRS_NEEDED, unrelated_pairs
+from .scale import PAIRS_NEEDED, pairs_known
 from .signature import build_signature
 from .store.entry import Entry, EntryInfo
 from .store.folder import Store
@@ -64,7 +64,7 @@ class Session:
         self._give_up = False
         self.departed = False  # whether a step was not the stock one
         self.reused: EntryInfo | None = None  # the donor of which steps are in the result
-        self._writes = options.store.mode != "read" and not request.reused_input
+        self.writes = options.store.mode != "read" and not request.reused_input
         self._heat = torch.zeros(request.shape.grid)
         self._attention = AttentionChoice(request, options.reuse, store)
         self._attention_used = "dense"
@@ -79,7 +79,7 @@ class Session:
         failure = self._store.take_failure()
         report.store_note = failure and f"the run before was {failure}"
         if self.options.gate is None:
-            known = len(unrelated_pairs(self._store.texts(), self.request.key, probe.min_text_similarity))
+            known = pairs_known(self._store, self.request.key, probe.min_text_similarity)
             report.learned_pairs = min(known, PAIRS_NEEDED)
         self._found = find_candidates(self.request, self.options, self._store)
         self.candidates = self._found.candidates
@@ -125,7 +125,7 @@ class Session:
     @property
     def _mass_steps(self) -> set[int]:
         """Steps whose attention is measured: of a run that will be stored, where connectivity is used at all."""
-        kept = self._writes and not self._give_up and self._attention.dense is None
+        kept = self.writes and not self._give_up and self._attention.dense is None
         return self.request.schedule.mass_steps if kept else set()
 
     def _load(self, step: int) -> bool:
@@ -161,7 +161,7 @@ class Session:
         if self._donor or self._assist or self._give_up:
             return
         self._capture.keep_residual(residual)
-        if step in self.request.schedule.checks and self._writes:
+        if step in self.request.schedule.checks and self.writes:
             self._capture.keep_conditional(step, cond0)
         if hidden is not None:
             uncond0 = None if uncond is None else uncond[0].detach()
@@ -221,7 +221,7 @@ class Session:
             self.reused = self._donor.info
             return torch.where(weight > 0, torch.lerp(donor, guided, weight.to(guided)), donor)
         if self._donor is None and not self._give_up:
-            if self._writes:
+            if self.writes:
                 self._capture.keep_guided(step, guided[0])
             if step == self.request.schedule.probe_end - 1 and self.candidates:
                 self._decide(guided)
@@ -261,7 +261,7 @@ class Session:
         plans = reuse_plans(schedule, self.options.reuse, request.guided, change, all_tokens=True)
         work = predicted_work(schedule, request.shape, self.window, 1.0, plans, request.guided)
         self._choose_connectivity(None, guided.device)
-        unknown = self.sparse is None and self._attention.dense is None and self._writes  # no connectivity stored yet
+        unknown = self.sparse is None and self._attention.dense is None and self.writes  # no connectivity stored yet
         if unknown or (work >= 1.0 and self.sparse is None):
             self.report.attention = None
             return  # little or nothing to save: better a miss, which becomes a donor and brings what is missing

@@ -222,7 +222,7 @@ def link_inputs() -> list:
             "gate",
             optional=True,
             tooltip="Compatibility Gate: thresholds set by hand. Without it they follow the "
-            "scale of your model, once 8 unrelated pairs of requests are stored.",
+            "scale of your model, once 8 unrelated pairs of requests are stored or a linked clip taught it.",
         ),
         ReportLink.Input(
             "donor",

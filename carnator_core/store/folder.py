@@ -12,7 +12,6 @@ import time
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -20,6 +19,7 @@ from ..connectivity import Connectivity, Consensus
 from ..identity import HardKey
 from ..options import StoreOptions
 from ..recall import Candidate, TextIndex
+from ..scale import Scale
 from ..signature import EarlySignature
 from . import catalog as catalogs
 from .catalog import Catalog, CatalogDamaged, CatalogError, Usage
@@ -38,11 +38,9 @@ from .entry import (
     write_entry,
 )
 from .eviction import Purged, victims
+from .scales import ScaleFiles
 from .tensor_file import EntryError, EntryGone, is_finite
 from .writer import Writer
-
-if TYPE_CHECKING:
-    from ..scale import Scale
 
 log = logging.getLogger("carnator")
 
@@ -73,7 +71,7 @@ class Store:
     def __init__(self, root: Path, options: StoreOptions):
         self.options = options
         self.disk = Disk(Path(root) / options.name)
-        self.consensuses = ConsensusFiles(self.disk)
+        self.consensuses, self.scales = ConsensusFiles(self.disk), ScaleFiles(self.disk)
         self._lock = threading.RLock()
         self._writer = Writer()
         self._leases: list[str] = []
@@ -386,7 +384,7 @@ class Store:
             log.warning("Carnator: %s", error)
 
     def purge(self, unused_seconds: float, dry: bool = False) -> Purged:
-        """Delete all entries that were not used for so long, but none that is pinned or in use.
+        """Delete all entries and scale files that were not used for so long, but no entry that is pinned or in use.
 
         Args:
             dry: only tell what would be deleted.
@@ -395,4 +393,6 @@ class Store:
         old = [entry for entry in self.usage() if time.time() - entry.last_used >= unused_seconds]
         loose = [entry for entry in old if not entry.pinned]
         gone = [entry for entry in loose if (entry.id not in self._leases if dry else self.delete(entry.id))]
+        if not dry:
+            self.scales.purge(unused_seconds)
         return Purged(len(gone), sum(e.bytes for e in gone), len(old) - len(loose), len(loose) - len(gone))
