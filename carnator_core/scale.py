@@ -62,6 +62,9 @@ class Scale:
 # for the representation, 5 to 10 % for the others. One text with two seeds would not do: 0.07.
 REFERENCE = Scale(representation=0.20, residual=0.97, dynamics=1.5, state=0.70, region=0.50)
 
+# Of a scale that was read off six requests only, a run and five short probes.
+TAUGHT_SHARE = 0.8
+
 
 @dataclass(frozen=True)
 class Thresholds:
@@ -70,12 +73,12 @@ class Thresholds:
     gate: GateOptions
     region: float
 
-    def times(self, scale: Scale) -> Thresholds:
-        """For a model of this scale."""
+    def times(self, scale: Scale, share: float = 1.0) -> Thresholds:
+        """For a model of this scale, or a share of that."""
 
         def ratio(family: str) -> float:
             mine, reference = getattr(scale, family), getattr(REFERENCE, family)
-            return 1.0 if mine is None else mine / reference
+            return share if mine is None else share * mine / reference
 
         return Thresholds(self.gate.scaled({name: ratio(name) for name in FAMILIES}), self.region * ratio("region"))
 
@@ -165,7 +168,8 @@ def on_own_scale(
     except OSError as error:  # the store went away in mid-run: no reason to lose the run
         return limits, Reason.of(Code.NO_STORE, detail=error.strerror or str(error))
     if len(found) < PAIRS_NEEDED:
-        found = store.scales.read(setting_of(key)) or found
-    if len(found) < PAIRS_NEEDED:
+        taught = store.scales.read(setting_of(key))
+        if taught is not None:
+            return limits.times(medians(taught), TAUGHT_SHARE), None
         return limits, Reason.of(Code.LEARNING, known=len(found), needed=PAIRS_NEEDED)
     return limits.times(medians(found)), None

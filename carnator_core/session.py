@@ -36,7 +36,7 @@ from .reasons import Code, Decision, Reason
 from .report import Report
 from .request import Request
 from .scale import PAIRS_NEEDED, pairs_known
-from .signature import build_signature
+from .signature import EarlySignature, build_signature
 from .store.entry import Entry, EntryInfo
 from .store.folder import Store
 from .store.read_ahead import LikelyDonor
@@ -288,6 +288,11 @@ class Session:
     def reusing(self) -> bool:
         """Whether steps that are not stock ones lie ahead, or may."""
         return self._donor is not None or self._assist is not None
+
+    @property
+    def signature(self) -> EarlySignature | None:
+        """What the probe left, once it has ended; None after a hit, of which nothing is kept."""
+        return self._capture.signature
 
     @property
     def heat(self) -> torch.Tensor:

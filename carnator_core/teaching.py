@@ -1,24 +1,21 @@
 """Learning the scale of a model from short probes, in the time of a fraction of one run.
 
 The scale of a model is read off pairs of unrelated requests. What is needed of a request for that is its Early
-Signature, which is there after the probe. So a few unlike prompts with seeds of their own are sampled up to there.
-One prompt with several seeds is no substitute: on the demo model the median of *state* then varies 15-fold from prompt
-to prompt.
+Signature, which is there after the probe. So a few unlike prompts with seeds of their own are sampled up to there, and
+compared with each other and with the run that they follow. One prompt with several seeds is no substitute: on the demo
+model the median of *state* then varies 15-fold from prompt to prompt.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from .candidates import Found
 from .identity import HardKey, digest
 from .reasons import Decision
-from .request import Request
-from .scale import PAIRS_NEEDED, distance, setting_of, unrelated_pairs
+from .scale import PAIRS_NEEDED, SAME_TEXT, distance, setting_of
 from .session import Session
-from .signature import EarlySignature
-from .store.entry import EntryInfo
 from .store.folder import Store
 from .store.tensor_file import EntryError
 
@@ -38,25 +35,12 @@ class ProbeSession(Session):
     def _recall(self) -> None:
         self._found, self.candidates = Found([]), []
 
-    @property
-    def signature(self) -> EarlySignature | None:
-        """What the probe left, once it has ended."""
-        return self._capture.signature
-
-
-@dataclass(frozen=True)
-class ShortProbe:
-    """What one short probe came to."""
-
-    request: Request
-    signature: EarlySignature
-
 
 def is_wanted(session: Session) -> bool:
     """Whether the scale of a finished run's model and setting is unknown and can be kept."""
     report = session.report
     known = report.learned_pairs is None or report.learned_pairs >= PAIRS_NEEDED
-    return session.writes and not known and report.decision is not Decision.DECLINED
+    return session.writes and not known and report.decision is Decision.MISS and session.signature is not None
 
 
 def seeds(key: HardKey) -> list[int]:
@@ -64,21 +48,20 @@ def seeds(key: HardKey) -> list[int]:
     return [int(digest(setting_of(key), place), 16) % (1 << 63) for place in range(len(PROMPTS))]
 
 
-def learn(store: Store, like: Request, probes: Sequence[ShortProbe]) -> int:
-    """Keep the distances between short probes as the scale of a request's model and setting; returns their number.
+def learn(store: Store, own: Session, probes: Sequence[ProbeSession]) -> int:
+    """Keep the distances between a run and short probes of its model and setting as their scale; returns their number.
 
-    Raises ValueError if the probes do not tell how far unrelated requests to it are apart, and OSError.
+    Raises ValueError if they do not tell how far unrelated requests are apart, and OSError.
     """
-    by_id = {probe.request.entry_id: probe for probe in probes}
-    texts = [(EntryInfo(name, one.request.key, 0.0, 0.0, None), one.request.embedding) for name, one in by_id.items()]
     try:
         found = [
-            distance(*(by_id[name].signature for name in pair), like.shape.patch)
-            for pair in unrelated_pairs(texts, like.key, min_similarity=-1.0)
+            distance(a.signature, b.signature, own.request.shape.patch)
+            for a, b in itertools.combinations([own, *probes], 2)
+            if float(a.request.embedding @ b.request.embedding) < SAME_TEXT
         ]
     except EntryError as error:
         raise ValueError(str(error)) from error
     if len(found) < PAIRS_NEEDED:
         raise ValueError("the text encoder does not tell unlike prompts apart")
-    store.scales.write(setting_of(like.key), found)
+    store.scales.write(setting_of(own.request.key), found)
     return len(found)

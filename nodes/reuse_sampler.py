@@ -144,6 +144,6 @@ def _teaching_input() -> io.Clip.Input:
         "clip",
         optional=True,
         tooltip="The text encoder of your prompts. The first run with a new model or setting then ends with 5 short "
-        "probes of other prompts, 10 % of the steps each, and the second run may be a hit. Without it 5 runs with "
-        "other prompts and seeds teach the model. Unused with a Compatibility Gate.",
+        "probes of other prompts, 10 % of the steps each, and already the second run may be a hit. Without it 5 runs "
+        "with other prompts and seeds teach the model. Not used while thresholds are set by hand.",
     )

@@ -1,7 +1,7 @@
-"""Short probes in ComfyUI: samplings of unlike prompts that end with their probe, from which a model's scale is learned.
+"""Short probes in ComfyUI: samplings of unlike prompts that end with their probe, to learn a model's scale from.
 
 They follow the request's own run, whose latent is made by then. Each is a sampling call of its own through the host's
-sampler, so that nothing of it stays on the model, the guider of the run or the process's random numbers.
+sampler, so nothing of it stays on the model, on the guider of the run or in the process's random numbers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..reasons import Reason
 from ..request import Request
 from ..scale import FREE_FIELDS, PAIRS_NEEDED
 from ..store.registry import open_store
-from ..teaching import ProbeSession, ShortProbe
+from ..teaching import ProbeSession
 from .comfy_run import ComfyRun, is_out_of_memory
 from .comfy_seed import SamplingEnded, noise_of, on_copies
 
@@ -37,7 +37,6 @@ class ProbeRun(ComfyRun):
     def __init__(self, like: ComfyRun):
         super().__init__(like.options, like.store_root)
         self._like = like.session.request
-        self.session: ProbeSession | None = None
 
     def _run(self, executor: Any, args: tuple, kwargs: dict) -> torch.Tensor:
         request = self._open(executor.class_obj, executor, args, kwargs)
@@ -45,7 +44,7 @@ class ProbeRun(ComfyRun):
             raise ValueError(request.sentence)
         others = [name for name in request.key.differs_in(self._like.key) if name not in FREE_FIELDS]
         if others:
-            raise ValueError(f"short probes differ from the request in: {', '.join(others)}")
+            raise ValueError(f"they differ from the request in: {', '.join(others)}")
         session = ProbeSession(request, self.options, open_store(self.store_root, self.options.store))
         try:
             with on_copies(executor.class_obj):
@@ -60,12 +59,11 @@ class ProbeRun(ComfyRun):
     def _own_failure(self, error: Exception) -> Reason | None:
         """A probe that fails is not done again."""
 
-    @property
-    def probe(self) -> ShortProbe:
-        """Raises ValueError if the probe did not come to its end."""
+    def result(self) -> ProbeSession:
+        """The session, with its Early Signature. Raises ValueError if the probe did not come to its end."""
         if self.session.signature is None:
             raise ValueError(self.report.reason.sentence)
-        return ShortProbe(self.session.request, self.session.signature)
+        return self.session
 
 
 @dataclass(frozen=True)
@@ -101,7 +99,7 @@ class Teacher:
         try:
             probes = self._probes(run)
             store = open_store(run.store_root, run.options.store)
-            report.learned_pairs = min(PAIRS_NEEDED, teaching.learn(store, run.session.request, probes))
+            report.learned_pairs = min(PAIRS_NEEDED, teaching.learn(store, run.session, probes))
             failure = None
         except comfy.model_management.InterruptProcessingException:
             raise
@@ -117,7 +115,7 @@ class Teacher:
             report.scale_note = f"this model was not learned from short probes: {failure}"
             log.warning("Carnator: %s", report.scale_note)
 
-    def _probes(self, run: ComfyRun) -> list[ShortProbe]:
+    def _probes(self, run: ComfyRun) -> list[ProbeSession]:
         from nodes import CLIPTextEncode  # the host's module of that name
 
         if run.shared:
@@ -128,7 +126,8 @@ class Teacher:
             self.progress(f"learning this model: short probe {place + 1} of {len(texts)}")
             probe = ProbeRun(run)
             self._sample(probe.attach(self.model), text, seed, run.session.request)
-            found.append(probe.probe)
+            _stop_if_interrupted()
+            found.append(probe.result())
         return found
 
     def _sample(self, model: Any, positive: list, seed: int, like: Request) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 
 from ..identity import digest
 from ..scale import MAX_PAIRS, PAIRS_NEEDED, Scale
-from .checks import is_number, made, optional
+from .checks import is_number, optional
 from .disk import Disk, by_age
 
 log = logging.getLogger("carnator")
@@ -49,7 +49,9 @@ def _checked(distances: Any) -> list[Scale]:
         raise ValueError("a distance has other families")
     if len({tuple(value is None for value in found.values()) for found in distances}) > 1:
         raise ValueError("its distances have different families")
-    return [made(Scale, found, _CHECKS) for found in distances]
+    if not all(check(found[name]) for found in distances for name, check in _CHECKS.items()):
+        raise ValueError("a distance is no finite number above 0")
+    return [Scale(**found) for found in distances]
 
 
 def _parsed(contents: bytes, setting: str) -> list[Scale]:
