@@ -62,7 +62,13 @@ class Scale:
 # for the representation, 5 to 10 % for the others. One text with two seeds would not do: 0.07.
 REFERENCE = Scale(representation=0.20, residual=0.97, dynamics=1.5, state=0.70, region=0.50)
 
-# Of a scale that was read off six requests only, a run and five short probes.
+# What is used of a scale that rests on six requests only, a run and five short probes. On the demo model (euler; a
+# request of the stream tune and five of the demo grammar, 5,000 draws of 68) such a scale lies between these shares of
+# that of 1,770 pairs, from the 5 % to the 95 % quantile: representation 0.81 to 1.40, residual 0.92 to 1.08, dynamics
+# 0.71 to 1.44, state 0.79 to 1.30, region 0.76 to 1.42; uni_pc and another CFG give the same picture. With this share
+# at most 5 % of the draws have a threshold more than 15 % too high, against 18 to 31 % without. It costs a sixth of the
+# hits (of 115 on the stream report 95 stay within 0.8 of the thresholds). Nine probes would err half as much
+# (representation 0.89 to 1.22, state 0.85 to 1.22), but take nearly as long as a run.
 TAUGHT_SHARE = 0.8
 
 

@@ -24,7 +24,7 @@ PROMPTS = (
     "a red tram crosses a stone bridge at night in heavy rain",
     "close-up of two hands kneading dough on a floured wooden table",
     "a herd of elephants walks across a dry plain under a pale noon sky",
-    "an astronaut floats slowly in front of the blue planet",
+    "an astronaut floats slowly above the blue planet",
     "yellow tulips sway in the wind in front of a white wall",
 )
 
