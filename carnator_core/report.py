@@ -74,6 +74,13 @@ class Report:
             return None
         return self.dense_step_seconds * sum(self.steps.values()) / self.seconds
 
+    @property
+    def seconds_saved(self) -> float:
+        """The same as a difference; 0 where nothing was reused."""
+        if self.dense_step_seconds is None or self.decision not in (Decision.HIT, Decision.ASSIST):
+            return 0.0
+        return max(0.0, self.dense_step_seconds * sum(self.steps.values()) - self.seconds)
+
     def status(self) -> str:
         """One line for the node and the log."""
         note = "".join(f" ({note})" for note in (self.seed_note, self.store_note) if note)

@@ -62,7 +62,7 @@ class Record:
         donor: id of the entry that was reused, or that was nearest; request_id: the id that this request has as an
             entry, whether stored or not; entry_id: the same if it was stored.
         discrepancies, thresholds: what the gate found, and what it held that against.
-        settings: all that can change a hit's pixels, by name.
+        settings: all that can change a hit's pixels, by name, see settings.py; empty for what was declined.
         work: model evaluations relative to a dense run.
         picture: whether there is one.
     """
@@ -81,7 +81,7 @@ class Record:
     region_share: float | None
     discrepancies: dict[str, float | None] | None
     thresholds: dict[str, Any] | None
-    settings: dict[str, str] | None
+    settings: dict[str, str]
     similarity: float | None
     work: float | None
     picture: bool
@@ -121,7 +121,7 @@ _CHECKS = {
     "region_share": optional(is_number),
     "discrepancies": optional(map_of(optional(is_number))),
     "thresholds": optional(map_of(is_plain)),
-    "settings": optional(map_of(is_text)),
+    "settings": map_of(is_text),
     "similarity": optional(is_number),
     "work": optional(is_number),
     "picture": is_bool,
@@ -191,6 +191,11 @@ class History:
         for picture in self._pictures.glob("*.jpg"):
             if picture.name not in names:
                 picture.unlink(missing_ok=True)
+
+
+def finish() -> None:
+    """Return when this process has nothing left to write to any history."""
+    _pending.wait()
 
 
 def _records(lines: Iterable[Line]) -> list[tuple[int, Record]]:

@@ -150,7 +150,7 @@ def judge_decision(store: Logs, decision_id: str, safe: bool, origin: str = ORIG
     record = store.history.find(decision_id)
     if record is None:
         raise LookupError("this decision is not in the history any more")
-    if record.decision != Decision.HIT.value or record.donor is None:
+    if record.decision != Decision.HIT.value or None in (record.request_id, record.donor):
         raise ValueError("only a hit can be judged: this run reused nothing")
     earlier = store.verdicts.by_decision(origin).get(decision_id)
     if earlier is not None and earlier.safe == safe:
@@ -158,7 +158,7 @@ def judge_decision(store: Logs, decision_id: str, safe: bool, origin: str = ORIG
     verdict = Verdict(
         id=uuid.uuid4().hex,
         when=time.time(),
-        target=record.request_id or record.id,
+        target=record.request_id,
         donor=record.donor,
         safe=safe,
         origin=origin,
@@ -168,7 +168,7 @@ def judge_decision(store: Logs, decision_id: str, safe: bool, origin: str = ORIG
         discrepancies=record.discrepancies or {},
         share=record.region_share or 0.0,
         work=record.work or 0.0,
-        settings=record.settings or {},
+        settings=record.settings,
         accepted_by=record.thresholds or {},
         decision=record.id,
     )
