@@ -14,7 +14,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit
 
 from aiohttp import web
 
@@ -198,17 +197,9 @@ def is_same_origin(headers: Any) -> bool:
         return site in ("same-origin", "none")
     if origin is None:
         return True
-    try:
-        return _place(origin) == _place(f"//{headers.get('Host', '')}", urlsplit(origin).scheme)
-    except ValueError:  # a port that is none
-        return False
-
-
-def _place(address: str, scheme: str = "") -> tuple[str | None, int | None]:
-    """Host and port, with the default port of the scheme."""
-    parts = urlsplit(address)
-    default = {"http": 80, "https": 443}.get(parts.scheme or scheme)
-    return parts.hostname, parts.port or default
+    scheme, _, place = origin.lower().partition("://")
+    port = {"http": ":80", "https": ":443"}.get(scheme, "")
+    return place != "" and place.removesuffix(port) == headers.get("Host", "").lower().removesuffix(port)
 
 
 def video_size(latent: str) -> str | None:
