@@ -24,7 +24,8 @@ class Report:
     reason: Reason = field(default_factory=lambda: Reason.of(Code.STORE_EMPTY))
     discrepancies: Discrepancies | None = None
     thresholds: GateOptions | None = None
-    region_share: float | None = None
+    region_share: float | None = None  # after a hit the mean over its reuse steps
+    decided_share: float | None = None  # as the gate saw it
     region_history: list[tuple[int, float]] = field(default_factory=list)
     donor_id: str | None = None
     donor_created: float | None = None

@@ -61,6 +61,8 @@ class Record:
         seconds_saved: dense seconds extrapolated from the run's own dense steps less its own seconds; 0 unless reused.
         donor: id of the entry that was reused, or that was nearest; request_id: the id that this request has as an
             entry, whether stored or not; entry_id: the same if it was stored.
+        region_share: of the video that was computed, after a hit the mean over its steps; decided_share: of the
+            tokens in the region when the gate decided.
         discrepancies, thresholds: what the gate found, and what it held that against.
         settings: all that can change a hit's pixels, by name, see settings.py; empty for what was declined.
         work: model evaluations relative to a dense run.
@@ -79,6 +81,7 @@ class Record:
     request_id: str | None
     entry_id: str | None
     region_share: float | None
+    decided_share: float | None
     discrepancies: dict[str, float | None] | None
     thresholds: dict[str, Any] | None
     settings: dict[str, str]
@@ -119,6 +122,7 @@ _CHECKS = {
     "request_id": optional(is_name),
     "entry_id": optional(is_name),
     "region_share": optional(is_number),
+    "decided_share": optional(is_number),
     "discrepancies": optional(map_of(optional(is_number))),
     "thresholds": optional(map_of(is_plain)),
     "settings": map_of(is_text),

@@ -33,8 +33,8 @@ class Verdict:
         safe: whether the result is what was asked for.
         origin: who says so: artist, audit (a dense run of the same request) or scorer.
         kind, family: of edit, and of prompts, where those are known.
-        similarity: of the two texts; share: of the video that was computed; work: model evaluations relative to a
-            dense run.
+        similarity: of the two texts; share: of the tokens in the region when the gate decided; work: model evaluations
+            relative to a dense run.
         discrepancies: what the gate found; accepted_by: the thresholds that let it pass.
         settings: all that could change the result's pixels, by name.
         decision: id of the decision that it speaks of, if it was given on one.
@@ -95,21 +95,21 @@ class VerdictLog:
         """Raises ValueError for a verdict that could not be read again."""
         made(Verdict, asdict(verdict), _CHECKS)
         with self._journal.locked():
-            earlier = self.by_decision(verdict.origin).get(verdict.decision or "")
-            self._journal.append(*([] if earlier is None else [_undone(earlier.id)]), asdict(verdict))
+            self._journal.append(asdict(verdict))
 
     def undo(self, verdict_id: str) -> bool:
         """Take a verdict back. Returns whether it stood."""
         with self._journal.locked():
             if all(verdict.id != verdict_id for verdict in self.read()):
                 return False
-            self._journal.append(_undone(verdict_id))
+            self._journal.append({"undo": verdict_id, "when": time.time()})
             return True
 
     def read(self) -> list[Verdict]:
         """The verdicts that stand; damaged lines are skipped and counted in ``damaged``."""
         standing: dict[str, Verdict] = {}
-        damaged = 0
+        last: dict[tuple[str, str], str] = {}
+        self.damaged = 0
         for line in self._journal.lines():
             data = line.data or {}
             if is_name(data.get("undo")):
@@ -118,11 +118,14 @@ class VerdictLog:
             try:
                 verdict = made(Verdict, data, _CHECKS)
             except ValueError:
-                damaged += 1
+                self.damaged += 1
                 continue
-            standing.pop(verdict.id, None)
+            replaced = verdict.id
+            if verdict.decision is not None:
+                replaced = last.get((verdict.decision, verdict.origin), replaced)
+                last[verdict.decision, verdict.origin] = verdict.id
+            standing.pop(replaced, None)
             standing[verdict.id] = verdict
-        self.damaged = damaged
         return list(standing.values())
 
     def tally(self) -> dict[str, int]:
@@ -166,7 +169,7 @@ def judge_decision(store: Logs, decision_id: str, safe: bool, origin: str = ORIG
         family=None,
         similarity=record.similarity or 0.0,
         discrepancies=record.discrepancies or {},
-        share=record.region_share or 0.0,
+        share=record.decided_share or 0.0,
         work=record.work or 0.0,
         settings=record.settings,
         accepted_by=record.thresholds or {},
@@ -183,7 +186,3 @@ def withdraw_verdict(store: Logs, decision_id: str, origin: str = ORIGINS[0]) ->
     """
     verdict = store.verdicts.by_decision(origin).get(decision_id)
     return verdict is not None and store.verdicts.undo(verdict.id)
-
-
-def _undone(verdict_id: str) -> dict[str, Any]:
-    return {"undo": verdict_id, "when": time.time()}
