@@ -127,7 +127,7 @@ class ConsensusFiles:
     def drop_unused(self, seconds: float, dry: bool) -> list[int]:
         """Delete those that were not used for so long, or only tell; their sizes in bytes."""
         old = [path for used, path in by_age(self._folder) if path.suffix == SUFFIX and time.time() - used >= seconds]
-        return [file_bytes(path) for path in old if dry or remove_file(path)]
+        return [size for path, size in [(path, file_bytes(path)) for path in old] if dry or remove_file(path)]
 
     def _read(self, path: Path) -> Consensus | None:
         try:
