@@ -422,6 +422,19 @@ def test_the_size_of_a_video_from_that_of_its_latent(latent: str, size: str | No
     assert video_size(latent) == size
 
 
+def test_every_sampling_through_apply_is_noted(tiny, tmp_path: Path) -> None:
+    from carnator_core.handle import ReportHandle
+    from carnator_core.hosts.comfy_apply import AppliedModel
+
+    handle = ReportHandle()
+    model = AppliedModel(tiny.options(), tmp_path, handle).attach(tiny.model)
+    for sampler in ("euler", "euler", "ddpm"):
+        tiny.call.but(sampler=sampler)(model)
+    records = History(tmp_path / "default").read()
+    assert [record.decision for record in records] == ["miss", "hit", "declined"]
+    assert handle.outcome.report["decision_id"] == records[-1].id and records[1].picture
+
+
 def test_nothing_is_noted_of_a_node_that_is_off_and_noting_costs_no_time(tiny, tmp_path: Path) -> None:
     from carnator_core.hosts.comfy_apply import outcome_of
     from carnator_core.hosts.comfy_history import note_outcome
