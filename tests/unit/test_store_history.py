@@ -198,6 +198,18 @@ def test_who_adds_a_record_waits_for_no_disk(tmp_path: Path, monkeypatch) -> Non
     assert ids(history) == [f"n{number}" for number in range(10)]
 
 
+def test_a_thread_that_cannot_be_started_costs_no_run_and_no_later_record(tmp_path: Path, monkeypatch) -> None:
+    def refuse(self) -> None:
+        raise RuntimeError("can't start new thread")
+
+    history = History(tmp_path)
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    history.add_later(a_record(id="waits"))
+    monkeypatch.undo()
+    history.add_later(a_record(id="next"))
+    assert ids(history) == ["waits", "next"]
+
+
 def test_a_disk_that_fails_is_a_line_of_the_log_and_the_next_record_is_written(
     tmp_path: Path, monkeypatch, caplog
 ) -> None:
