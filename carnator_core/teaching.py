@@ -11,7 +11,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-from .candidates import Found
 from .identity import HardKey, digest
 from .reasons import Decision
 from .scale import PAIRS_NEEDED, SAME_TEXT, distance, setting_of
@@ -33,7 +32,7 @@ class ProbeSession(Session):
     """A session that ends with its probe: it recalls nothing and so decides nothing."""
 
     def _recall(self) -> None:
-        self._found, self.candidates = Found([]), []
+        self.candidates = []
 
 
 def is_wanted(session: Session) -> bool:

@@ -19,7 +19,7 @@ from typing import Any
 from ..identity import digest
 from ..scale import MAX_PAIRS, PAIRS_NEEDED, Scale
 from .checks import is_number, optional
-from .disk import Disk, by_age
+from .disk import Disk, by_age, remove_file
 
 log = logging.getLogger("carnator")
 
@@ -118,18 +118,13 @@ class ScaleFiles:
             self._disk.put(staging / path.name, f"{FOLDER}/{path.name}")
         others = [other for _, other in self._by_age() if other != path]
         for unused in others[: max(0, len(others) + 1 - KEPT)]:
-            _drop(unused)
+            remove_file(unused)
 
-    def purge(self, unused_seconds: float) -> None:
+    def drop_unused(self, unused_seconds: float) -> None:
         """Delete those that were not used for so long."""
         for used, path in self._by_age():
             if time.time() - used >= unused_seconds:
-                _drop(path)
+                remove_file(path)
 
     def _by_age(self) -> list[tuple[float, Path]]:
         return [(used, path) for used, path in by_age(self._folder) if path.suffix == SUFFIX]
-
-
-def _drop(path: Path) -> None:
-    with suppress(OSError):  # gone already, or another program has it open
-        path.unlink()
