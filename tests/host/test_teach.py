@@ -35,8 +35,8 @@ def taught(tiny, clip, tmp_path: Path):
     """taught(call, model, **options): (latent, run) of a run with a clip; what it showed is in ``taught.shown``."""
     from carnator_core.hosts.comfy_teach import Teacher
 
-    def run(call, model=None, root: Path = tmp_path, text_encoder: Any = clip, **options):
-        chosen = tiny.options(**{"gate": None, **options})
+    def run(call, model=None, root: Path = tmp_path, text_encoder: Any = clip, chosen: Any = None, **options):
+        chosen = chosen or tiny.options(**{"gate": None, **options})
         with torch.inference_mode():
             result, one = tiny.reuse(root, call, model, chosen)
             teacher = Teacher(
@@ -173,6 +173,14 @@ def test_where_enough_pairs_are_stored_nothing_is_taught(tiny, taught, call, tmp
         tiny.reuse(tmp_path, call.but(seed=seed, positive=tiny.prompt(40 + seed, 32)), options=tiny.options(gate=None))
     _, run = taught(call.but(seed=OTHER))
     assert run.report.learned_pairs == 8 and run.report.scale_note is None and scales(tmp_path) == []
+
+
+def test_a_certificate_that_does_not_exist_leaves_a_scale_to_learn(tiny, taught, call, tmp_path: Path) -> None:
+    """Its gate then has strict thresholds on the model's own scale."""
+    from carnator_core.options import GateOptions
+
+    _, run = taught(call, chosen=replace(tiny.options(), gate=GateOptions(mode="certified")))
+    assert run.report.scale_note.startswith("learned this model") and len(scales(tmp_path)) == 1
 
 
 @pytest.mark.parametrize("case", ["gate", "read", "declined"])
