@@ -34,7 +34,8 @@ HOW_TO_APPLY = (
 CERTIFY = (
     "**1. Collect.** Bypass the Compatibility Gate (Ctrl+B) and work as usual: the first run also teaches Carnator "
     "your model; then keep the seed of a scene, change words, queue. Of every hit say in the sidebar tab Carnator "
-    "whether it is what you asked for. It takes some 60 scenes; ten variations of one scene count once. Keep all settings.\n\n"
+    "whether it is what you asked for. It takes some 60 scenes; ten variations of one scene count once. Keep all "
+    "settings.\n\n"
     "**2. Test once.** Switch *save* of Carnator Calibrate on and run. It shows the certificate, or what is missing."
     "\n\n**3. Use it.** Switch the gate on again: its mode *certified* decides by the certificate, and the status says "
     "so. Later verdicts can make it lapse."
