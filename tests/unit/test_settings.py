@@ -83,7 +83,7 @@ def test_only_what_has_a_reason_is_left_out() -> None:
     assert all(LEFT_OUT.values())
 
 
-@pytest.mark.parametrize("name", ["CFG", "steps", "model weights", "video size", *FREE_FIELDS])
+@pytest.mark.parametrize("name", ["CFG", "steps", "model weights", "video size", *sorted(FREE_FIELDS)])
 def test_of_the_hard_key_all_but_the_composition_and_the_negative_prompt_counts(name: str) -> None:
     options, limits = Options(), Thresholds(GateOptions(), 0.15)
     one, other = (

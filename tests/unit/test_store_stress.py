@@ -64,23 +64,31 @@ def test_a_kill_at_any_instant_leaves_whole_entries_only(tmp_path: Path) -> None
     staging = tmp_path / "default" / "staging"
     seen: Counter[str] = Counter()
 
-    def commit_for_ever(first: int) -> None:
+    def commit_for_ever(first: int, begun: int) -> None:
         store = Store(tmp_path, options)
         for number in range(first, first + 10**6):
             assert store.commit(a_donor(f"e{number}", seed=number)) is None
+            os.write(begun, b".")
 
-    for kill in range(KILLS):
-        child = in_another_process(lambda: commit_for_ever(10**6 * kill))  # noqa: B023 (runs at once)
+    kill = 0
+    while kill < KILLS or (not seen["while writing"] and kill < 20 * KILLS):  # on a busy machine it may take more
+        kill += 1
+        waiting, begun = os.pipe()
+        child = in_another_process(lambda: commit_for_ever(10**6 * kill, begun))  # noqa: B023 (runs at once)
+        os.close(begun)
+        if kill % 2:  # else the kill may also come before the first write
+            os.read(waiting, 1)
         time.sleep(chance.uniform(0.0, 0.12))
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
+        os.close(waiting)
         half = [set(os.listdir(folder)) for folder in (staging.iterdir() if staging.exists() else ())]
         seen["while writing"] += any(files != {SIGNATURE_FILE, TRAJECTORY_FILE} for files in half)
         seen["before the rename or while deleting"] += any(files >= {SIGNATURE_FILE, TRAJECTORY_FILE} for files in half)
         seen["elsewhere"] += not half
         shutil.rmtree(staging, ignore_errors=True)
         seen["entries checked"] += assert_sound(tmp_path, options)
-    print(f"\n{KILLS} kills: {dict(seen)}")
+    print(f"\n{kill} kills: {dict(seen)}")
     assert seen["while writing"], "no kill came in the middle of a write"
 
 
