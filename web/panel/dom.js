@@ -1,0 +1,32 @@
+/** Small helpers for building elements. Texts are always text nodes: nothing that comes from a server becomes markup. */
+
+/**
+ * An element.
+ *
+ * @param {string} tag
+ * @param {object} [props] "class"; handlers as functions named like the event; everything else is an attribute:
+ *     true = present, false, null and undefined = absent.
+ * @param {...(Node|string|null|undefined)} children strings become text nodes, null is left out.
+ */
+export function element(tag, props = {}, ...children) {
+  const made = document.createElement(tag)
+  for (const [name, value] of Object.entries(props)) {
+    if (typeof value === "function") made.addEventListener(name, value)
+    else if (name === "class") made.className = value
+    else if (value === true) made.setAttribute(name, "")
+    else if (value !== false && value != null) made.setAttribute(name, String(value))
+  }
+  made.append(...children.filter((child) => child != null))
+  return made
+}
+
+/** A button; `name` also says what it is for where several look alike, and is how focus finds it again. */
+export function button(text, name, click, props = {}) {
+  return element("button", { type: "button", "data-action": name, click, ...props }, text)
+}
+
+/** Puts a style sheet into the page, once. */
+export function useStyles(url) {
+  if (document.querySelector(`link[href="${url}"]`)) return
+  document.head.append(element("link", { rel: "stylesheet", href: url }))
+}
