@@ -35,6 +35,23 @@ class Candidate:
     similarity: float
 
 
+@dataclass(frozen=True)
+class Recalled:
+    """What a store knows of a request before its first step.
+
+    Args:
+        same_key: entries that may be reused, most similar text first.
+        nearest: a similar text of a key that differs little; looked for only where there is none of the same key.
+        trouble: what was wrong with an entry that was set aside since the last recall, or None.
+        donors: how many entries of the same key there are.
+    """
+
+    same_key: list[Candidate]
+    nearest: Candidate | None
+    trouble: str | None
+    donors: int
+
+
 class TextIndex:
     """The embeddings of a store's entries in memory. Not thread-safe."""
 
@@ -64,6 +81,10 @@ class TextIndex:
     def info(self, entry_id: str) -> EntryInfo | None:
         width = self._width.get(entry_id)
         return None if width is None else self._by_width[width].of(entry_id)
+
+    def count(self, key: HardKey) -> int:
+        """How many entries there are of a key."""
+        return sum(len(rows.of_key(key)) for rows in self._by_width.values())
 
     def add(self, found: Iterable[tuple[EntryInfo, torch.Tensor]]) -> None:
         """Entries with their embeddings [D] float32; D may differ between entries of different text encoders."""

@@ -24,7 +24,8 @@ class Report:
     reason: Reason = field(default_factory=lambda: Reason.of(Code.STORE_EMPTY))
     discrepancies: Discrepancies | None = None
     thresholds: GateOptions | None = None
-    region_share: float | None = None
+    region_share: float | None = None  # after a hit the mean over its reuse steps
+    decided_share: float | None = None  # as the gate saw it
     region_history: list[tuple[int, float]] = field(default_factory=list)
     donor_id: str | None = None
     donor_created: float | None = None
@@ -41,6 +42,9 @@ class Report:
     donor_seed: int | None = None  # of the donor that lent its noise; None where the request's own was used
     seed_note: str | None = None  # what a donor of another seed has cost that was refused
     attention: str | None = None  # how reuse steps attended
+    request_id: str | None = None  # name of the entry that this request has or would have
+    settings: dict[str, str] = field(default_factory=dict)  # all that can change a hit's pixels, see settings.py
+    certificate: str | None = None  # which one is in force, or why none is
     learned_pairs: int | None = None  # of the eight that the model's scale needs; None where thresholds are set by hand
 
     def to_dict(self) -> dict[str, Any]:
@@ -70,6 +74,13 @@ class Report:
         if not self.dense_step_seconds or not self.seconds:
             return None
         return self.dense_step_seconds * sum(self.steps.values()) / self.seconds
+
+    @property
+    def seconds_saved(self) -> float:
+        """The same as a difference; 0 where nothing was reused."""
+        if self.dense_step_seconds is None or self.decision not in (Decision.HIT, Decision.ASSIST):
+            return 0.0
+        return max(0.0, self.dense_step_seconds * sum(self.steps.values()) - self.seconds)
 
     def status(self) -> str:
         """One line for the node and the log."""
