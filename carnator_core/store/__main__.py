@@ -103,8 +103,9 @@ def _list(store: Store, options: argparse.Namespace) -> int:
             f"{usage.id:32}  {usage.bytes / 1e6:7.1f}  {usage.hits:5}  {usage.seconds_saved:6.0f}s"
             f"  {usage.seconds:6.1f}s  {_when(usage.last_used)}{'  pinned' if usage.pinned else ''}"
         )
-    total, free = sum(usage.bytes for usage in entries) / 1e9, store.disk.free_bytes / 1e9
-    print(f"{len(entries)} entries, {total:.2f} GB; {free:.0f} GB free (writing stops at {MIN_FREE_BYTES / 1e9:g} GB)")
+    size, shared, free = sum(usage.bytes for usage in entries), store.consensuses.bytes, store.disk.free_bytes
+    total = f"{len(entries)} entries, {size / 1e9:.2f} GB, and {shared / 1e9:.2f} GB of consensus"
+    print(f"{total}; {free / 1e9:.0f} GB free (writing stops at {MIN_FREE_BYTES / 1e9:g} GB)")
     return 0
 
 
@@ -178,7 +179,7 @@ def _purge(store: Store, options: argparse.Namespace) -> int:
     if not options.yes:
         would = store.purge(age, dry=True)
         try:
-            question = f"Delete {would.entries} entries, {would.bytes / 1e9:.2f} GB, of store {store.options.name!r}?"
+            question = f"Delete {would.things}, {would.bytes / 1e9:.2f} GB, of store {store.options.name!r}?"
             answer = input(f"{question} [y/N] ")
         except EOFError:
             answer = ""

@@ -159,7 +159,8 @@ class History:
             path.write_bytes(picture)
         except OSError as error:
             log.warning("Carnator: the picture of a decision was not written: %s", error.strerror or error)
-            path.unlink(missing_ok=True)
+            with suppress(OSError):
+                path.unlink(missing_ok=True)
             return False
         return True
 

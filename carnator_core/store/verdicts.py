@@ -120,11 +120,13 @@ class VerdictLog:
             except ValueError:
                 self.damaged += 1
                 continue
-            replaced = verdict.id
             if verdict.decision is not None:
-                replaced = last.get((verdict.decision, verdict.origin), replaced)
-                last[verdict.decision, verdict.origin] = verdict.id
-            standing.pop(replaced, None)
+                of = verdict.decision, verdict.origin
+                earlier = standing.get(last.get(of, ""))
+                if earlier is not None and (earlier.decision, earlier.origin) == of:
+                    del standing[earlier.id]
+                last[of] = verdict.id
+            standing.pop(verdict.id, None)
             standing[verdict.id] = verdict
         return list(standing.values())
 
