@@ -84,11 +84,17 @@ export class DecisionsView {
         element("span", { class: "carnator-quiet", title: moment(record.when) }, times(record)),
       ),
       element("p", {}, line?.rest ?? record.reason),
-      record.decision === "hit" ? this.pictures(record) : null,
+      record.decision === "hit" ? this.pictures(record) : this.picture(record),
       record.decision === "hit" ? this.verdict(record) : null,
       details(record, old?.querySelector("details")?.open),
     )
     return card
+  }
+
+  /** What a run without a hit made, as far as it is stored. */
+  picture(record) {
+    const url = record.entry_id && server.entryPicture(this.panel.store, record.entry_id)
+    return url ? element("div", { class: "carnator-pair" }, figure(url, text("thisVideo"), text("donorGone"))) : null
   }
 
   pictures(record) {

@@ -20,9 +20,21 @@ export function element(tag, props = {}, ...children) {
   return made
 }
 
-/** A button; `name` also says what it is for where several look alike, and is how focus finds it again. */
+/** A button of a text or an element; `name` also says what it is for where several look alike, and is how focus finds it again. */
 export function button(text, name, click, props = {}) {
   return element("button", { type: "button", "data-action": name, click, ...props }, text)
+}
+
+/** A button with one of the front end's icons; say in "title" and "aria-label" what it does. */
+export function iconButton(icon, name, click, props) {
+  return button(element("i", { class: `pi ${icon}`, "aria-hidden": "true" }), name, click, props)
+}
+
+/** A bar that is filled to a part between 0 and 1. What it says has to be said in words beside it. */
+export function bar(part) {
+  const filled = element("span")
+  filled.style.width = `${100 * Math.min(1, part)}%`
+  return element("div", { class: "carnator-bar", "aria-hidden": "true" }, filled)
 }
 
 /** Puts a style sheet into the page, once. */

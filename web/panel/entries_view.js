@@ -1,7 +1,7 @@
 /** The entries of a store: look at, pin, delete, and delete what is old. */
 
 import { confirm } from "./dialog.js"
-import { button, element } from "./dom.js"
+import { element, iconButton } from "./dom.js"
 import * as server from "./server.js"
 import { text } from "./texts.js"
 import { age, ago, bytes, duration, moment } from "./units.js"
@@ -51,7 +51,7 @@ export class EntriesView {
   tools() {
     const orders = element("select", { "aria-label": text("order"), change: () => this.sort(orders.value) })
     for (const order of ORDERS) orders.append(element("option", { value: order }, text(order)))
-    const days = element("input", { type: "number", min: "0", max: "3650", value: DEFAULT_DAYS, "data-field": "days" })
+    const days = element("input", { type: "number", min: "0", max: "3650", value: DEFAULT_DAYS, required: true })
     return element(
       "div",
       { class: "carnator-tools" },
@@ -59,7 +59,7 @@ export class EntriesView {
       element(
         "form",
         { class: "carnator-purge", "aria-label": text("purge"), submit: (event) => this.purge(event, days) },
-        element("label", {}, text("purgeDays"), days),
+        element("label", {}, text("purgeBefore"), days, text("purgeAfter")),
         element("button", { type: "submit", "data-action": "purge" }, text("purgeAsk")),
       ),
     )
@@ -86,18 +86,21 @@ export class EntriesView {
         "div",
         { class: "carnator-entry-text" },
         element("span", { title: moment(entry.created) }, ago(entry.created)),
-        element("span", { class: "carnator-quiet" }, [size, bytes(entry.bytes)].filter(Boolean).join(" · ")),
-        element("span", { class: "carnator-quiet" }, entry.pinned ? `${text("pinned")} · ${used}` : used),
+        element("span", { class: "carnator-quiet" }, [bytes(entry.bytes), size].filter(Boolean).join(" · ")),
+        element("span", { class: "carnator-quiet", title: used }, used),
       ),
       element(
         "div",
         { class: "carnator-entry-buttons" },
-        button(pinText, "pin", () => this.pin(entry), {
-          title: text("pinHelp"),
+        iconButton("pi-thumbtack", "pin", () => this.pin(entry), {
+          title: `${pinText}. ${text("pinHelp")}`,
           "aria-pressed": String(entry.pinned),
           "aria-label": `${pinText}: ${label}`,
         }),
-        button(text("remove"), "remove", () => this.remove(entry), { "aria-label": `${text("remove")}: ${label}` }),
+        iconButton("pi-trash", "remove", () => this.remove(entry), {
+          title: text("remove"),
+          "aria-label": `${text("remove")}: ${label}`,
+        }),
       ),
     )
   }

@@ -2,7 +2,7 @@
 
 import { api } from "../../../scripts/api.js"
 import { DecisionsView } from "./decisions_view.js"
-import { button, element, useStyles } from "./dom.js"
+import { bar, element, iconButton, button, useStyles } from "./dom.js"
 import { EntriesView } from "./entries_view.js"
 import * as server from "./server.js"
 import { savings, storeList } from "./stores_view.js"
@@ -12,6 +12,7 @@ const VIEWS = { decisions: DecisionsView, entries: EntriesView }
 // A run may have changed a store. The queue's length is told to every open browser tab, whichever of them queued it.
 const EVENTS = ["execution_success", "execution_error", "execution_interrupted", "status", "reconnected"]
 const SETTLE_MS = 300 // several events tell of the same run
+const WRITTEN_MS = 3000 // what a run stores is written in the background
 
 export class Panel {
   constructor(container) {
@@ -56,7 +57,7 @@ export class Panel {
       "header",
       {},
       element("h2", {}, text("title")),
-      button("⟳", "refresh", () => this.refresh(), { title: text("refresh"), "aria-label": text("refresh") }),
+      iconButton("pi-refresh", "refresh", () => this.refresh(), { title: text("refresh"), "aria-label": text("refresh") }),
       this.summary,
     )
   }
@@ -94,7 +95,10 @@ export class Panel {
 
   refreshSoon() {
     clearTimeout(this.timer)
-    this.timer = setTimeout(() => this.refresh(), SETTLE_MS)
+    this.timer = setTimeout(() => {
+      this.refresh()
+      this.timer = setTimeout(() => this.refresh(), WRITTEN_MS)
+    }, SETTLE_MS)
   }
 
   // -- what is shown -----------------------------------------------------------------------------------------------
@@ -124,7 +128,6 @@ export class Panel {
 
   /** Asks the server for everything that is in view. */
   async refresh() {
-    clearTimeout(this.timer)
     const fine = await this.attempt(async () => {
       this.stores = await server.stores()
       if (!this.alive) return
@@ -155,12 +158,8 @@ export class Panel {
     const lines = [element("p", {}, sentence)]
     if (progress?.needed) {
       lines.push(
-        element("progress", {
-          max: progress.needed,
-          value: Math.min(progress.verdicts, progress.needed),
-          "aria-label": text("progressShort", progress),
-        }),
-        element("p", { class: "carnator-quiet" }, `${text("progress", progress)}. ${text("howToCertify")}`),
+        bar(progress.verdicts / progress.needed),
+        element("p", { class: "carnator-quiet" }, text("progress", progress)),
       )
     }
     this.certificate.replaceChildren(...lines)

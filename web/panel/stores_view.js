@@ -1,6 +1,6 @@
 /** The stores with their sizes, and what all of them saved. */
 
-import { element } from "./dom.js"
+import { bar, element } from "./dom.js"
 import { text } from "./texts.js"
 import { bytes, duration } from "./units.js"
 
@@ -35,10 +35,8 @@ function storeRow(store, chosen, choose) {
   const used = bytes(store.bytes)
   const budget = store.budget_bytes
   const size = budget ? text("ofBudget", { used, budget: bytes(budget) }) : text("noBudget", { used })
-  const part = budget ? Math.min(1, store.bytes / budget) : 0
-  const bar = element("div", { class: "carnator-bar", "aria-hidden": "true" }, element("span"))
-  bar.classList.toggle("carnator-nearly-full", part > NEARLY_FULL)
-  bar.firstChild.style.width = `${100 * part}%`
+  const filled = bar(budget ? store.bytes / budget : 0)
+  filled.classList.toggle("carnator-nearly-full", Boolean(budget) && store.bytes > NEARLY_FULL * budget)
   return element(
     "button",
     {
@@ -52,7 +50,8 @@ function storeRow(store, chosen, choose) {
     },
     element("span", { class: "carnator-store-name" }, store.name),
     element("span", { class: "carnator-store-size" }, size),
-    bar,
+    filled,
     element("span", { class: "carnator-quiet" }, text("counts", { entries: store.entries, hits: store.hits })),
+    store.error ? element("span", { class: "carnator-store-error" }, text("locked", { reason: store.error })) : null,
   )
 }
