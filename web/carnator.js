@@ -1,7 +1,7 @@
 /** Carnator in the editor: a status on its nodes and a panel in the sidebar. For display only. */
 
 import { app } from "../../scripts/app.js"
-import { watchStatus, STATUS_SETTING } from "./panel/node_status.js"
+import { watchStatus } from "./panel/node_status.js"
 import { Panel } from "./panel/panel.js"
 import { text } from "./panel/texts.js"
 
@@ -26,9 +26,6 @@ function openPanel() {
 
 app.registerExtension({
   name: "ComfyUI-Carnator.Panel",
-  settings: [
-    { id: STATUS_SETTING, name: "Keep the status on the node after a run", type: "boolean", defaultValue: true },
-  ],
   setup() {
     watchStatus(openPanel)
     app.extensionManager.registerSidebarTab({

@@ -7,10 +7,12 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
+
+from scripts.testbed.environment import Environment
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 FLAGS = [
@@ -22,17 +24,27 @@ FLAGS = [
     "--disable-sync",
 ]
 RUN_BUTTON = '[data-testid="queue-button"]'
+PANEL_BUTTON = 'button[aria-label^="Carnator"]'
 
 
 def find_chromium() -> str:
     """The path of a Chromium. Without one a test is skipped, in CI it fails."""
     found = next(filter(None, map(shutil.which, NAMES)), None)
-    if found is None:
-        message = "no Chromium on this machine (Debian and Ubuntu: apt install chromium)"
-        if os.environ.get("CI", "").lower() in ("1", "true"):
-            pytest.fail(message)
-        pytest.skip(message)
-    return found
+    return found or _do_without("no Chromium on this machine (Debian and Ubuntu: apt install chromium)")
+
+
+def find_current_frontend() -> Path:
+    """The folder of a front end that is newer than this ComfyUI. Without it a test is skipped, in CI it fails."""
+    folder = Environment().frontend
+    if (folder / "index.html").is_file():
+        return folder
+    return _do_without(f"there is no front end in {folder}: python3 scripts/test.py puts it there")
+
+
+def _do_without(message: str) -> NoReturn:
+    if os.environ.get("CI", "").lower() in ("1", "true"):
+        pytest.fail(message)
+    pytest.skip(message)
 
 
 class Editor:
@@ -91,6 +103,39 @@ class Editor:
         kind, detail = self.page.evaluate("() => window.carnatorEvents.shift()")
         assert kind == "execution_success", f"{kind}: {detail}"
 
+    def node_titled(self, title: str) -> str:
+        return self.page.evaluate(
+            "(start) => String(window.app.graph._nodes.find((node) => node.title.startsWith(start)).id)", title
+        )
+
+    # -- our panel -------------------------------------------------------------------------------------------------
+
+    @property
+    def panel(self) -> Locator:
+        return self.page.locator(".carnator-panel")
+
+    def open_panel(self, store: str | None = None) -> None:
+        """Opens the panel, and a store in it."""
+        if not self.panel.is_visible():
+            self.page.click(PANEL_BUTTON)
+        if store is not None:
+            self.press(f"store {store}")
+            expect(self.action(f"store {store}")).to_have_attribute("aria-checked", "true")
+
+    def close_panel(self) -> None:
+        self.page.click(PANEL_BUTTON)
+        expect(self.panel).to_have_count(0)
+
+    def action(self, name: str) -> Locator:
+        """Buttons of the panel by what they do."""
+        return self.panel.locator(f'[data-action="{name}"]')
+
+    def press(self, name: str) -> None:
+        self.action(name).first.click()
+
+    def expect_message(self, words: str) -> None:
+        expect(self.panel.locator(".carnator-message")).to_contain_text(words)
+
     def output(self, node: str) -> dict[str, Any]:
         """The node's ui output as the editor received it."""
         self.page.wait_for_function("(id) => window.app.nodeOutputs[id]", arg=node)
@@ -98,15 +143,25 @@ class Editor:
 
 
 @contextmanager
-def editor(address: str, *, width: int = 1600, height: int = 1000) -> Iterator[Editor]:
+def chromium() -> Iterator[Browser]:
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=find_chromium(), args=FLAGS)
         try:
-            opened = Editor(browser.new_page(viewport={"width": width, "height": height}))
-            opened.open(address)
-            yield opened
+            yield browser
         finally:
             browser.close()
+
+
+@contextmanager
+def editor(browser: Browser, address: str, *, width: int = 1600, height: int = 1000) -> Iterator[Editor]:
+    """The editor of a server, in a window of its own."""
+    context = browser.new_context(viewport={"width": width, "height": height})
+    try:
+        opened = Editor(context.new_page())
+        opened.open(address)
+        yield opened
+    finally:
+        context.close()
 
 
 def screenshot(page: Page, folder: Path, name: str) -> Path:

@@ -12,8 +12,6 @@ import { element, useStyles } from "./dom.js"
 import { takeApart } from "./status_text.js"
 import { text } from "./texts.js"
 
-export const STATUS_SETTING = "Carnator.Node.Status"
-
 const NODES = new Set(["CarnatorReuseSampler", "CarnatorApply", "CarnatorReport"])
 const WIDGET = "carnator_status"
 const ENDS = ["execution_success", "execution_error", "execution_interrupted"]
@@ -54,7 +52,7 @@ function find(executionId) {
 
 /** @param {string|null} line null hides it. */
 function show(node, line, openPanel) {
-  const parts = line && app.extensionManager.setting.get(STATUS_SETTING) ? takeApart(line) : null
+  const parts = line && takeApart(line)
   const widget = node.widgets?.find((found) => found.name === WIDGET) ?? add(node)
   const told = node.widgets.some((other) => other !== widget && other.value === line)
   widget.element.replaceChildren(...(parts ? content(parts, told, openPanel) : []))

@@ -13,7 +13,7 @@ export const english = {
   ofBudget: "{used} of {budget}",
   noBudget: "{used}",
   counts: "{entries} stored, reused {hits}×",
-  savedTotal: "Saved so far: {time}, in {hits} reused runs",
+  savedTotal: "Saved so far: {time} (reused {hits}×)",
   savedNothing: "Nothing saved yet: no request has reused an earlier one.",
   noStores: "Nothing is stored yet. Put a Carnator Reuse Sampler where your KSampler is and run it: the first run is stored, and later ones with a changed prompt can reuse it.",
 

@@ -13,7 +13,7 @@ export const chinese = {
   ofBudget: "{used} / {budget}",
   noBudget: "{used}",
   counts: "已存储 {entries} 个，复用 {hits} 次",
-  savedTotal: "累计节省：{time}，共 {hits} 次复用",
+  savedTotal: "累计节省：{time}（复用 {hits} 次）",
   savedNothing: "尚未节省时间：还没有请求复用过先前的结果。",
   noStores: "尚未存储任何内容。用 Carnator Reuse Sampler 替换 KSampler 并运行：第一次运行会被存储，之后修改提示词的运行可以复用它。",
 

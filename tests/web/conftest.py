@@ -1,0 +1,30 @@
+"""One browser for all web tests of a process, and a server with a newer front end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import ModuleType
+
+import pytest
+from playwright.sync_api import Browser
+
+from scripts.testbed.bootstrap import Install
+from scripts.testbed.server import ComfyServer
+from support.browser import chromium, find_current_frontend
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """Ask for it before a server, so that a machine without a browser skips at once."""
+    with chromium() as found:
+        yield found
+
+
+@pytest.fixture(scope="session")
+def current_server(
+    install: Install, comfy: ModuleType, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ComfyServer]:
+    """This ComfyUI with a current front end in place of its own."""
+    arguments = ("--front-end-root", str(find_current_frontend()))
+    with ComfyServer(install, tmp_path_factory.mktemp("current"), arguments=arguments) as running:
+        yield running
