@@ -10,7 +10,6 @@ import random
 import resource
 import shutil
 import signal
-import subprocess
 import time
 from collections import Counter
 from pathlib import Path
@@ -25,6 +24,7 @@ from carnator_core.store.folder import Store
 from carnator_core.store.tensor_file import EntryError, TensorFile, write_file
 from support.fake_host import a_donor
 from support.processes import in_another_process
+from support.stores import mounted
 
 FULL = os.environ.get("CARNATOR_TESTS") == "full"
 KILLS, DAMAGES, OPERATIONS = (200, 1000, 500) if FULL else (12, 150, 40)
@@ -277,15 +277,8 @@ def test_a_limit_on_the_size_of_files_is_a_sentence_and_costs_nothing_else(tmp_p
 
 @pytest.fixture
 def small_disk(tmp_path: Path):
-    """A file system of 16 MB."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mount = shutil.which("mount")
-    command = [mount, "-t", "tmpfs", "-o", "size=16m", "carnator", str(folder)]
-    if mount is None or subprocess.run(command, capture_output=True).returncode != 0:
-        pytest.skip("mounting a small file system needs rights that this user lacks")
-    yield folder
-    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+    with mounted(tmp_path / "disk", megabytes=16) as folder:
+        yield folder
 
 
 def test_a_full_disk_is_a_sentence_and_what_was_stored_stays(small_disk: Path, monkeypatch) -> None:
