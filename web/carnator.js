@@ -1,12 +1,13 @@
 /** Carnator in the editor: a status on its nodes and a panel in the sidebar. For display only. */
 
 import { app } from "../../scripts/app.js"
-import { watchStatus } from "./panel/node_status.js"
+import { NodeStatus } from "./panel/node_status.js"
 import { Panel } from "./panel/panel.js"
 import { text } from "./panel/texts.js"
 
 const TAB = "carnator"
 let panel = null
+let status = null
 
 /** The editor calls this again for the same place whenever it draws its sidebar. */
 function render(container) {
@@ -27,7 +28,7 @@ function openPanel() {
 app.registerExtension({
   name: "ComfyUI-Carnator.Panel",
   setup() {
-    watchStatus(openPanel)
+    status = new NodeStatus(openPanel)
     app.extensionManager.registerSidebarTab({
       id: TAB,
       title: text("title"),
@@ -37,5 +38,8 @@ app.registerExtension({
       render,
       destroy,
     })
+  },
+  afterConfigureGraph() {
+    status?.restore()
   },
 })

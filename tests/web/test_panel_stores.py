@@ -174,7 +174,7 @@ def test_texts_of_the_server_never_become_markup(page: Editor, stores: ComfyServ
 
 
 @pytest.mark.parametrize(
-    ("status", "words"), [(409, "A run is using this"), (503, "cannot be used now"), (507, "The disk is full")]
+    ("status", "words"), [(409, "Not done: "), (503, "Not done: "), (507, "because the disk is full")]
 )
 def test_each_refusal_is_a_sentence_and_the_entry_stays(page: Editor, status: int, words: str) -> None:
     """The server's own sentence is part of it."""
@@ -205,7 +205,7 @@ def test_a_full_disk_is_told_and_costs_nothing(page: Editor, stores: ComfyServer
             while True:
                 file.write(bytes(512))
         hit.locator('[data-action="safe"]').click()
-        page.expect_message("The disk is full")
+        page.expect_message("because the disk is full")
         expect(hit.locator('[data-action="safe"]')).to_be_visible()
         filler.unlink()
         hit.locator('[data-action="safe"]').click()

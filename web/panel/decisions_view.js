@@ -28,12 +28,14 @@ export class DecisionsView {
     )
   }
 
-  destroy() {}
+  destroy() {
+    this.turn = null
+  }
 
   async refresh() {
-    const store = this.panel.store
-    const { total, decisions } = await server.decisions(store, 0, this.wanted)
-    if (store !== this.panel.store) return
+    const turn = (this.turn = Symbol())
+    const { total, decisions } = await server.decisions(this.panel.store, 0, this.wanted)
+    if (turn !== this.turn) return // a later question is on its way
     this.show(decisions)
     this.empty.hidden = total > 0
     this.more.hidden = decisions.length >= total

@@ -19,29 +19,65 @@ const LINE_HEIGHT = 17
 const LETTER_WIDTH = 6.4
 const EDGES = 40
 
-/** @param {() => void} openPanel */
-export function watchStatus(openPanel) {
-  useStyles(new URL("panel.css", import.meta.url).href)
-  const running = new Map() // node -> its last text in the run that goes on
-  api.addEventListener("progress_text", ({ detail }) => {
-    const node = detail.nodeId && find(String(detail.nodeId))
-    if (!node || !NODES.has(node.comfyClass)) return
-    running.set(node, detail.text)
-    show(node, null, openPanel) // what the run before said is no longer true
-  })
-  for (const end of ENDS) {
-    api.addEventListener(end, () => {
-      const ended = [...running]
-      running.clear()
+export class NodeStatus {
+  /** @param {() => void} openPanel what a click on the decision does */
+  constructor(openPanel) {
+    useStyles(new URL("panel.css", import.meta.url).href)
+    this.openPanel = openPanel
+    this.running = new Map() // node -> its last text in the run that goes on
+    this.last = new Map() // workflow and node -> the line that its last run ended with
+    api.addEventListener("progress_text", ({ detail }) => this.heard(String(detail.nodeId), detail.text))
+    for (const end of ENDS) {
       // Later: the front end may still be taking its own text away.
-      setTimeout(() => ended.forEach(([node, line]) => show(node, line, openPanel)))
-    })
+      api.addEventListener(end, () => setTimeout(() => this.ended()))
+    }
   }
+
+  heard(executionId, line) {
+    const node = find(executionId)
+    if (!NODES.has(node?.comfyClass)) return
+    this.running.set(node, line)
+    this.last.delete(place(node))
+    this.show(node, null) // what the run before said is no longer true
+  }
+
+  ended() {
+    for (const [node, line] of this.running) {
+      this.last.set(place(node), line)
+      this.show(node, line)
+    }
+    this.running.clear()
+  }
+
+  /** Nodes are made anew whenever a workflow comes to the front. */
+  restore() {
+    for (const node of nodesOf(rootGraph())) {
+      const line = NODES.has(node.comfyClass) && this.last.get(place(node))
+      if (line) this.show(node, line)
+    }
+  }
+
+  /** @param {string|null} line null hides it. */
+  show(node, line) {
+    const parts = line && takeApart(line)
+    const widget = node.widgets?.find((found) => found.name === WIDGET) ?? add(node)
+    const told = node.widgets.some((other) => other !== widget && other.value === line)
+    widget.element.replaceChildren(...(parts ? content(parts, told, this.openPanel) : []))
+    widget.element.hidden = !parts
+    widget.carnatorLine = parts && (told ? parts.head : line)
+    const [width, height] = node.computeSize()
+    node.setSize([Math.max(width, node.size[0]), Math.max(height, node.size[1])])
+    node.setDirtyCanvas(true, true)
+  }
+}
+
+function rootGraph() {
+  return app.rootGraph ?? app.graph
 }
 
 /** The node of an execution id, "5" or "12:5" for node 5 in the subgraph of node 12. */
 function find(executionId) {
-  let graph = app.rootGraph ?? app.graph
+  let graph = rootGraph()
   let node = null
   for (const id of executionId.split(":")) {
     node = graph?.getNodeById(Number(id)) ?? graph?.getNodeById(id)
@@ -50,22 +86,19 @@ function find(executionId) {
   return node
 }
 
-/** @param {string|null} line null hides it. */
-function show(node, line, openPanel) {
-  const parts = line && takeApart(line)
-  const widget = node.widgets?.find((found) => found.name === WIDGET) ?? add(node)
-  const told = node.widgets.some((other) => other !== widget && other.value === line)
-  widget.element.replaceChildren(...(parts ? content(parts, told, openPanel) : []))
-  widget.element.hidden = !parts
-  widget.carnatorLine = parts && (told ? parts.head : line)
-  const [width, height] = node.computeSize()
-  node.setSize([Math.max(width, node.size[0]), Math.max(height, node.size[1])])
-  node.setDirtyCanvas(true, true)
+function* nodesOf(graph) {
+  for (const node of graph?.nodes ?? []) {
+    yield node
+    if (node.subgraph) yield* nodesOf(node.subgraph)
+  }
+}
+
+function place(node) {
+  return `${rootGraph().id} ${node.graph?.id} ${node.id}`
 }
 
 function add(node) {
-  const place = element("div", { class: "carnator-status" })
-  const widget = node.addDOMWidget(WIDGET, WIDGET, place, {
+  const widget = node.addDOMWidget(WIDGET, WIDGET, element("div", { class: "carnator-status" }), {
     serialize: false,
     hideOnZoom: false,
     margin: 4,
@@ -86,7 +119,6 @@ function height(widget, node) {
 
 /** @param {boolean} told whether the front end still shows the whole line itself. */
 function content({ decision, head, rest }, told, openPanel) {
-  const mark = badge(decision, head)
-  const opener = element("button", { type: "button", title: text("openPanel"), click: openPanel }, mark)
+  const opener = element("button", { type: "button", title: text("openPanel"), click: openPanel }, badge(decision, head))
   return told ? [opener] : [opener, " ", element("span", {}, rest)]
 }

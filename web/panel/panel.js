@@ -120,6 +120,7 @@ export class Panel {
 
   choose(name) {
     this.store = name
+    this.tell("")
     this.showStores()
     this.open(this.viewName)
     this.storeArea.querySelector('[aria-checked="true"]')?.focus()

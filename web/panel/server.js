@@ -3,7 +3,7 @@
 import { api } from "../../../scripts/api.js"
 import { text } from "./texts.js"
 
-const SENTENCES = { 404: "gone", 409: "busy", 503: "locked", 507: "full" }
+const SENTENCES = { 404: "gone", 507: "full" }
 
 /** @property {number} status of the answer; 0 = there was none. */
 export class Trouble extends Error {

@@ -52,6 +52,6 @@ function storeRow(store, chosen, choose) {
     element("span", { class: "carnator-store-size" }, size),
     filled,
     element("span", { class: "carnator-quiet" }, text("counts", { entries: store.entries, hits: store.hits })),
-    store.error ? element("span", { class: "carnator-store-error" }, text("locked", { reason: store.error })) : null,
+    store.error ? element("span", { class: "carnator-store-error" }, store.error) : null,
   )
 }
