@@ -4,9 +4,9 @@ The claim is a bound on P(unsafe | accepted). What makes it hold:
 
 * The bound is exact: C. J. Clopper and E. S. Pearson, *The use of confidence or fiducial limits illustrated in the case
   of the binomial*, Biometrika 26 (1934).
-* Four thresholds are not searched. They are one score, chosen on development pairs, and a sequence of limits from strict
-  to loose, fixed before a label of the certification pairs is seen. Each limit is tested at the full error, and the
-  first failure ends it: fixed-sequence testing, as in A. N. Angelopoulos, S. Bates, E. J. Candès, M. I. Jordan and
+* Four thresholds are not searched. They become one score, chosen on development pairs, and a sequence of limits from
+  strict to loose, fixed before a label of the certification pairs is seen. Each limit is tested at the full error, and
+  the first failure ends it: fixed-sequence testing, as in A. N. Angelopoulos, S. Bates, E. J. Candès, M. I. Jordan and
   L. Lei, *Learn then Test* (2021, arXiv 2110.01052).
 * Pairs that share a donor, a target or a family of paraphrases say the same thing several times: one pair counts for
   each connected component.
@@ -32,7 +32,7 @@ LIMITS = 8  # in the sequence
 SMALLEST = 1e-6  # distance below which two states are equal, for the logarithm
 SPREAD_FLOOR = 0.1  # of log distances: a family that never varies must not rule the score
 PRIOR_PAIRS = 4.0  # weight of "all families tell alike", in unsafe development pairs
-GUARD_MARGIN = 1.5  # above the largest distance among development pairs
+GUARD_MARGIN = 2.0  # above the largest distance among development pairs
 LAPSE_AT = 20.0
 ALTERNATIVE = 2.4  # times delta: the risk that the e-process bets on
 
@@ -196,15 +196,28 @@ def limits_of(scores: np.ndarray, delta: float, confidence: float) -> np.ndarray
 
 @dataclass(frozen=True)
 class Limit:
-    """A limit that passed, and what it accepted of the certification pairs."""
+    """A limit of the score, and what it accepts of the certification pairs."""
 
     limit: float
     accepted: int
     unsafe: int
 
 
-def fixed_sequence(scores: np.ndarray, unsafe: np.ndarray, delta: float, confidence: float) -> Limit | None:
-    """The loosest limit before the first that fails; None if the strictest one fails.
+@dataclass(frozen=True)
+class Tested:
+    """The limits that were tested, from strict to loose, up to and with the first that failed; how many passed."""
+
+    limits: tuple[Limit, ...]
+    passed: int
+
+    @property
+    def loosest(self) -> Limit | None:
+        """The one to certify."""
+        return self.limits[self.passed - 1] if self.passed else None
+
+
+def fixed_sequence(scores: np.ndarray, unsafe: np.ndarray, delta: float, confidence: float) -> Tested:
+    """Test the limits one after the other.
 
     Args:
         scores: [n] of certification pairs within the guards; unsafe: [n] bool, their labels.
@@ -212,18 +225,21 @@ def fixed_sequence(scores: np.ndarray, unsafe: np.ndarray, delta: float, confide
     limits = limits_of(scores, delta, confidence)
     below = scores[None] < limits[:, None]
     accepted, bad = below.sum(axis=1), (below & unsafe[None]).sum(axis=1)
-    passed = p_values(bad, accepted, delta) <= 1.0 - confidence
-    count = len(passed) if passed.all() else int(passed.argmin())
-    return Limit(float(limits[count - 1]), int(accepted[count - 1]), int(bad[count - 1])) if count else None
+    passes = p_values(bad, accepted, delta) <= 1.0 - confidence
+    passed = len(limits) if passes.all() else int(passes.argmin())
+    seen = slice(0, passed + 1)
+    found = map(Limit, limits[seen].tolist(), accepted[seen].tolist(), bad[seen].tolist())
+    return Tested(tuple(found), passed)
 
 
 # -- does it still hold --------------------------------------------------------------------------------------------
 
 
 def evidence_against(unsafe: Sequence[bool], delta: float) -> np.ndarray:
-    """The e-process after each of n verdicts on accepted reuse, [n]: E = Π (p₁/δ)^u ((1 - p₁)/(1 - δ))^(1 - u).
+    """The e-process after each of n verdicts on accepted reuse, [n]: a product of p / delta for every unsafe one and of
+    (1 - p) / (1 - delta) for every safe one, with p = 2.4 delta.
 
-    A likelihood ratio of the risk p₁ = 2.4 δ against δ: under any risk up to δ it is not expected to grow.
+    It is the likelihood ratio of the risk p against delta: under any risk up to delta it is not expected to grow.
     """
     suspected = min(ALTERNATIVE * delta, (1.0 + delta) / 2)
     worse, better = math.log(suspected / delta), math.log((1.0 - suspected) / (1.0 - delta))

@@ -5,15 +5,11 @@ from __future__ import annotations
 import io
 import os
 import shutil
-import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
 from PIL import Image
 
 from carnator_core.options import StoreOptions
@@ -90,17 +86,3 @@ def a_record(name: str, decision: str, when: float, status: str | None = None) -
         work=0.4 if hit else 1.0,
         picture=False,
     )
-
-
-@contextmanager
-def mounted(folder: Path, megabytes: int) -> Iterator[Path]:
-    """A new folder that is a file system of that size; the test is skipped where this user may not mount one."""
-    folder.mkdir(parents=True)
-    mount = shutil.which("mount")
-    command = [mount, "-t", "tmpfs", "-o", f"size={megabytes}m", "carnator", str(folder)]
-    if mount is None or subprocess.run(command, capture_output=True).returncode != 0:
-        pytest.skip("mounting a small file system needs rights that this user lacks")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", "--lazy", str(folder)], check=True)

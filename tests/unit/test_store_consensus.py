@@ -358,7 +358,7 @@ def test_files_that_another_program_locks_are_left_alone_for_now(tmp_path: Path,
     monkeypatch.setattr(store_lock, "BUSY_SECONDS", 0)
     other = sqlite3.connect(path_of(tmp_path).parent / files.LOCK_FILE, isolation_level=None)
     other.execute("begin exclusive")
-    assert commit(store, "two", a_mass(2)).startswith("consensus not updated: the consensus files could not be locked")
+    assert commit(store, "two", a_mass(2)).startswith("consensus not updated: the consensus files are in use")
     assert store.consensus(ID) is None and ids(store) == ["one", "two"]
     other.close()
     assert store.consensus(ID).count == 1 and commit(store, "three", a_mass(3)) is None

@@ -50,10 +50,8 @@ def fill(root: Path, count: int, name: str = "mine") -> None:
 
 
 def state_of(root: Path) -> dict[str, bytes]:
-    """Every file under a root but those by which readers of a catalog find each other."""
-    files = [path for path in sorted(root.rglob("*")) if path.is_file() and not path.name.endswith("-shm")]
-    found = {str(path.relative_to(root)): path.read_bytes() for path in files}
-    return {name: data for name, data in found.items() if data or not name.endswith("-wal")}
+    """Every file under a root."""
+    return {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
 
 
 def test_without_any_store_there_is_none_and_none_is_made(stores: Stores, root: Path) -> None:

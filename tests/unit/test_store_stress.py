@@ -12,6 +12,7 @@ import shutil
 import signal
 import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,9 +23,9 @@ from carnator_core.store import folder as store_folder
 from carnator_core.store.entry import SIGNATURE_FILE, TRAJECTORY_FILE, Entry, verify_entry
 from carnator_core.store.folder import Store
 from carnator_core.store.tensor_file import EntryError, TensorFile, write_file
+from support.disks import small_disk
 from support.fake_host import a_donor
 from support.processes import in_another_process
-from support.stores import mounted
 
 FULL = os.environ.get("CARNATOR_TESTS") == "full"
 KILLS, DAMAGES, OPERATIONS = (200, 1000, 500) if FULL else (12, 150, 40)
@@ -276,15 +277,15 @@ def test_a_limit_on_the_size_of_files_is_a_sentence_and_costs_nothing_else(tmp_p
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path):
-    with mounted(tmp_path / "disk", megabytes=16) as folder:
+def full_disk(tmp_path: Path) -> Iterator[Path]:
+    with small_disk(tmp_path / "disk") as folder:
         yield folder
 
 
-def test_a_full_disk_is_a_sentence_and_what_was_stored_stays(small_disk: Path, monkeypatch) -> None:
+def test_a_full_disk_is_a_sentence_and_what_was_stored_stays(full_disk: Path, monkeypatch) -> None:
     monkeypatch.setattr(store_folder, "MIN_FREE_BYTES", -(10**12))
     latent = (4, 4, 32, 32)
-    store, failure = Store(small_disk, StoreOptions()), None
+    store, failure = Store(full_disk, StoreOptions()), None
     for number in range(1000):
         assert store.commit(a_donor(f"e{number}", number, latent)) is None
         store.wait()
@@ -303,4 +304,4 @@ def test_a_full_disk_is_a_sentence_and_what_was_stored_stays(small_disk: Path, m
     store.wait()
     assert store.take_failure() is None
     store.close()
-    assert assert_sound(small_disk, StoreOptions(), latent) == 4
+    assert assert_sound(full_disk, StoreOptions(), latent) == 4

@@ -170,7 +170,7 @@ def test_a_log_that_others_hold_is_left_alone(tmp_path: Path, monkeypatch) -> No
     log.add(a_verdict("one"))
     monkeypatch.setattr(store_lock, "BUSY_SECONDS", 0)
     with locked(tmp_path / "verdicts.lock", "others"):
-        with pytest.raises(OSError, match="the verdicts could not be locked"):
+        with pytest.raises(OSError, match="the verdicts are in use"):
             log.add(a_verdict("two"))
         assert [v.id for v in log.read()] == ["one"], "reading waits for nobody"
 

@@ -9,14 +9,15 @@ import pytest
 from playwright.sync_api import Browser
 
 from scripts.testbed.bootstrap import Install
+from scripts.testbed.browser import chromium
 from scripts.testbed.server import ComfyServer
-from support.browser import chromium, find_current_frontend
+from support.browser import find_chromium, find_current_frontend
 
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
     """Ask for it before a server, so that a machine without a browser skips at once."""
-    with chromium() as found:
+    with chromium(find_chromium()) as found:
         yield found
 
 

@@ -11,10 +11,11 @@ import pytest
 from playwright.sync_api import Browser
 
 from scripts.graphs import OURS, WORKFLOW
+from scripts.testbed.browser import Editor, editor
 from scripts.testbed.server import ComfyServer
 from scripts.testbed.workflow import to_graph
 from scripts.workflow_job.graphs import WORKFLOWS
-from support.browser import Editor, editor, screenshot
+from support.browser import screenshot
 from support.paths import TESTS
 
 STEPS = 6

@@ -12,8 +12,9 @@ import pytest
 from playwright.sync_api import Browser, Locator, expect
 
 from scripts.graphs import OURS, WORKFLOW
+from scripts.testbed.browser import Editor, editor
 from scripts.testbed.server import ComfyServer
-from support.browser import Editor, editor, screenshot
+from support.browser import screenshot
 
 PROMPT = "Prompt"  # how the title of the node begins
 SMALL = {"width": 128, "height": 128, "length": 9}

@@ -12,9 +12,11 @@ from playwright.sync_api import Browser, expect
 
 from carnator_core.store.history import History
 from scripts.testbed.bootstrap import Install
+from scripts.testbed.browser import Editor, editor
 from scripts.testbed.server import ComfyServer
-from support.browser import Editor, editor, screenshot
-from support.stores import a_record, make_store, mounted, store_folder
+from support.browser import screenshot
+from support.disks import fill_up, small_disk
+from support.stores import a_record, make_store, store_folder
 
 MANY = 1000
 MOST_ROWS = 40
@@ -193,17 +195,14 @@ def test_each_refusal_is_a_sentence_and_the_entry_stays(page: Editor, status: in
 
 
 def test_a_full_disk_is_told_and_costs_nothing(page: Editor, stores: ComfyServer) -> None:
-    with mounted(store_folder(stores.base.user, "full"), megabytes=2) as folder:
+    with small_disk(store_folder(stores.base.user, "full"), megabytes=2) as folder:
         make_store(folder, 3, decisions=5)
         page.press("refresh")
         page.open_panel("full")
         page.press("tab decisions")
         hit = page.panel.locator('[data-id="d4"]')
         expect(hit.locator('[data-action="safe"]')).to_be_visible()
-        filler = folder / "filler"
-        with pytest.raises(OSError), filler.open("wb", buffering=0) as file:
-            while True:
-                file.write(bytes(512))
+        filler = fill_up(folder)
         hit.locator('[data-action="safe"]').click()
         page.expect_message("because the disk is full")
         expect(hit.locator('[data-action="safe"]')).to_be_visible()
