@@ -7,7 +7,7 @@ import { takeApart } from "./status_text.js"
 import { text } from "./texts.js"
 import { ago, duration, moment, share, value } from "./units.js"
 
-const PAGE = 20
+const PAGE = 50
 
 export class DecisionsView {
   /** @param {object} panel as for EntriesView */
@@ -34,7 +34,7 @@ export class DecisionsView {
 
   async refresh() {
     const turn = (this.turn = Symbol())
-    const { total, decisions } = await server.decisions(this.panel.store, 0, this.wanted)
+    const { total, decisions } = await server.decisions(this.panel.store, this.wanted)
     if (turn !== this.turn) return // a later question is on its way
     this.show(decisions)
     this.empty.hidden = total > 0

@@ -3,6 +3,7 @@
 import { api } from "../../../scripts/api.js"
 import { text } from "./texts.js"
 
+const MOST = 200 // decisions in one answer of the server
 const SENTENCES = { 404: "gone", 507: "full" }
 
 /** @property {number} status of the answer; 0 = there was none. */
@@ -47,8 +48,21 @@ export const remove = (store, id) => ask(entry(store, id), "DELETE", {})
 export const purge = (store, days, confirm) =>
   ask(`${of(store)}/purge`, "POST", { older_than_days: days, confirm })
 
-export const decisions = (store, offset, limit) =>
-  ask(`${of(store)}/decisions?${new URLSearchParams({ offset, limit })}`)
+
+/** The newest decisions, as many pages of them as it takes. */
+export async function decisions(store, count) {
+  const offsets = Array.from({ length: Math.ceil(count / MOST) }, (_, page) => page * MOST)
+  const pages = await Promise.all(
+    offsets.map((offset) => {
+      const query = new URLSearchParams({ offset, limit: Math.min(MOST, count - offset) })
+      return ask(`${of(store)}/decisions?${query}`)
+    }),
+  )
+  // One that was made in between stands on two pages.
+  const found = new Map(pages.flatMap((page) => page.decisions).map((decision) => [decision.id, decision]))
+  return { total: pages[0].total, decisions: [...found.values()] }
+}
+
 export const judge = (store, id, safe) => ask(`${decision(store, id)}/verdict`, "POST", { safe })
 export const unjudge = (store, id) => ask(`${decision(store, id)}/verdict`, "DELETE", {})
 
