@@ -1,11 +1,11 @@
 /** The last decisions of a store with their reasons, and what people say about the hits. */
 
-import { element, button } from "./dom.js"
+import { button, element, since } from "./dom.js"
 import { picture } from "./entries_view.js"
 import * as server from "./server.js"
 import { takeApart } from "./status_text.js"
 import { text } from "./texts.js"
-import { ago, duration, moment, share, value } from "./units.js"
+import { duration, share, value } from "./units.js"
 
 const PAGE = 50
 
@@ -83,7 +83,7 @@ export class DecisionsView {
         "div",
         { class: "carnator-decision-head" },
         badge(record.decision, line?.head),
-        element("span", { class: "carnator-quiet", title: moment(record.when) }, times(record)),
+        element("span", { class: "carnator-quiet" }, since(record.when), times(record)),
       ),
       element("p", {}, line?.rest ?? record.reason),
       record.decision === "hit" ? this.pictures(record) : this.picture(record),
@@ -144,7 +144,7 @@ export function badge(decision, head) {
 }
 
 function times(record) {
-  const parts = [ago(record.when)]
+  const parts = [""]
   if (record.seconds) parts.push(text("took", { time: duration(record.seconds) }))
   if (record.seconds_saved > 0) parts.push(text("saved", { time: duration(record.seconds_saved) }))
   return parts.join(" · ")

@@ -1,5 +1,7 @@
 /** Small helpers for building elements. Texts are always text nodes: nothing that comes from a server becomes markup. */
 
+import { ago, moment } from "./units.js"
+
 /**
  * An element.
  *
@@ -35,6 +37,15 @@ export function bar(part) {
   const filled = element("span")
   filled.style.width = `${100 * Math.min(1, part)}%`
   return element("div", { class: "carnator-bar", "aria-hidden": "true" }, filled)
+}
+
+/** The element that says how long ago something was; `refreshAges` keeps all of them true. */
+export function since(when) {
+  return element("time", { datetime: new Date(1000 * when).toISOString(), title: moment(when) }, ago(when))
+}
+
+export function refreshAges(root) {
+  for (const time of root.querySelectorAll("time")) time.textContent = ago(Date.parse(time.dateTime) / 1000)
 }
 
 /** Puts a style sheet into the page, once. */

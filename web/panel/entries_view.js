@@ -1,10 +1,10 @@
 /** The entries of a store: look at, pin, delete, and delete what is old. */
 
 import { confirm } from "./dialog.js"
-import { element, iconButton } from "./dom.js"
+import { element, iconButton, since } from "./dom.js"
 import * as server from "./server.js"
 import { text } from "./texts.js"
-import { age, ago, bytes, duration, moment } from "./units.js"
+import { age, bytes, duration } from "./units.js"
 import { VirtualList } from "./virtual_list.js"
 
 const ORDERS = ["newest", "largest", "most_used", "least_used"]
@@ -85,7 +85,7 @@ export class EntriesView {
       element(
         "div",
         { class: "carnator-entry-text" },
-        element("span", { title: moment(entry.created) }, ago(entry.created)),
+        element("span", {}, since(entry.created)),
         element("span", { class: "carnator-quiet" }, [bytes(entry.bytes), size].filter(Boolean).join(" · ")),
         element("span", { class: "carnator-quiet", title: used }, used),
       ),

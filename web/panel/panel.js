@@ -2,7 +2,7 @@
 
 import { api } from "../../../scripts/api.js"
 import { DecisionsView } from "./decisions_view.js"
-import { bar, element, iconButton, button, useStyles } from "./dom.js"
+import { bar, button, element, iconButton, refreshAges, useStyles } from "./dom.js"
 import { EntriesView } from "./entries_view.js"
 import * as server from "./server.js"
 import { savings, storeList } from "./stores_view.js"
@@ -12,6 +12,7 @@ const VIEWS = { decisions: DecisionsView, entries: EntriesView }
 // A run may have changed a store. The queue's length is told to every open browser tab, whichever of them queued it.
 const EVENTS = ["execution_success", "execution_error", "execution_interrupted", "status", "reconnected"]
 const SETTLE_MS = 300 // several events tell of the same run
+const AGES_MS = 30000
 const WRITTEN_MS = 3000 // what a run stores is written in the background
 
 export class Panel {
@@ -44,6 +45,7 @@ export class Panel {
   destroy() {
     this.listeners.abort()
     clearTimeout(this.timer)
+    clearInterval(this.ages)
     this.view?.destroy()
     this.element.remove()
   }
@@ -80,6 +82,7 @@ export class Panel {
     const { signal } = this.listeners
     for (const type of EVENTS) api.addEventListener(type, (event) => this.noticed(event), { signal })
     api.addEventListener("reconnecting", () => this.tell(text("noServer"), true), { signal })
+    this.ages = setInterval(() => refreshAges(this.element), AGES_MS)
     document.addEventListener("visibilitychange", () => document.hidden || this.refreshSoon(), { signal })
   }
 
@@ -140,6 +143,7 @@ export class Panel {
       if (this.view) await Promise.all([this.view.refresh(), this.showCertificate()])
       else await Promise.all([this.open("decisions"), this.showCertificate()])
     })
+    refreshAges(this.element)
     if (fine && this.trouble) this.tell("")
   }
 
