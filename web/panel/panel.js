@@ -163,7 +163,7 @@ export class Panel {
     const lines = [element("p", {}, sentence)]
     if (progress?.needed) {
       lines.push(
-        bar(progress.verdicts / progress.needed),
+        bar(progress.clusters / progress.needed),
         element("p", { class: "carnator-quiet" }, text("progress", progress)),
       )
     }

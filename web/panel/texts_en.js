@@ -17,7 +17,7 @@ export const english = {
   noStores: "Nothing is stored yet. Put a Carnator Reuse Sampler where your KSampler is and run it: the first run is stored, and later ones with a changed prompt can reuse it.",
 
   certificate: "Certificate",
-  progress: "Verdicts: {verdicts} of {needed}. Each hit that you judge below counts, most where the videos differ.",
+  progress: "Verdicts given: {verdicts}. Independent ones that count: {clusters} of {needed}. Judge the hits below; videos that differ bring the most.",
 
   decisions: "Decisions",
   entries: "Stored",

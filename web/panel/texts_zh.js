@@ -17,7 +17,7 @@ export const chinese = {
   noStores: "尚未存储任何内容。用 Carnator Reuse Sampler 替换 KSampler 并运行：第一次运行会被存储，之后修改提示词的运行可以复用它。",
 
   certificate: "证书",
-  progress: "评判：{verdicts} / {needed}。在下方评判的每次命中都计入其中，视频差异越大越有价值。",
+  progress: "已给出评判：{verdicts}。计入的独立评判：{clusters} / {needed}。请评判下方的命中；彼此不同的视频最有价值。",
 
   decisions: "决策",
   entries: "已存储",
