@@ -6,12 +6,14 @@ from collections.abc import Iterator
 from types import ModuleType
 
 import pytest
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, expect
 
 from scripts.testbed.bootstrap import Install
 from scripts.testbed.browser import chromium
 from scripts.testbed.server import ComfyServer
 from support.browser import find_chromium, find_current_frontend
+
+expect.set_options(timeout=20_000)  # machines of CI are busy
 
 
 @pytest.fixture(scope="session")
