@@ -20,9 +20,9 @@ import torch
 
 from carnator_core import evidence
 from carnator_core.connectivity import Consensus
+from carnator_core.decision import Decider
 from carnator_core.identity import HardKey
 from carnator_core.options import GateOptions, Options, ProbeOptions, ReuseOptions
-from carnator_core.session import Session
 from carnator_core.tiles import block_for
 from scripts.testbed.console import Stop, say
 
@@ -262,13 +262,13 @@ def _decode_seconds(model: Model) -> float:
 @contextmanager
 def _donor_change(change: tuple[float, ...]) -> Iterator[None]:
     """This change per step in place of what random predictions gave; none leaves that."""
-    measured = Session._change_of
+    measured = Decider._change_in
     if change:
-        Session._change_of = lambda session, donor: list(change)
+        Decider._change_in = lambda decider, donor: list(change)
     try:
         yield
     finally:
-        Session._change_of = measured
+        Decider._change_in = measured
 
 
 @contextmanager

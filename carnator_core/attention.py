@@ -19,7 +19,7 @@ from .tiles import ENOUGH_BLOCKS, block_for, inverse, tile_order
 
 if TYPE_CHECKING:
     from .request import Request
-    from .store.folder import Store
+    from .store.read_ahead import EarlyReads
 
 # In a ComfyUI both packages are parts of one custom node; elsewhere both stand on their own.
 if "." in __package__:
@@ -90,10 +90,19 @@ class AttentionChoice:
         dense: why it stays dense, as a part of a sentence; None if it need not.
     """
 
-    def __init__(self, request: Request, options: ReuseOptions, store: Store):
+    def __init__(self, request: Request, options: ReuseOptions, store: EarlyReads):
         self._request, self._options, self._store = request, options, store
         self.block = block_for(request.shape.tokens, options.attention_block)
         self.dense = dense_because(options, request.attention, request.shape.depth, request.shape.tokens)
+
+    def expect(self, donor: EntryInfo) -> None:
+        """Begin to read what ``choose`` will ask for if this donor is accepted."""
+        if self.dense is not None:
+            return
+        if self._of_donor(donor):
+            self._store.expect("connectivity", donor.id)
+        else:
+            self._store.expect("consensus", consensus_id(self._request.key, self.block))
 
     def choose(self, donor: EntryInfo | None, device: torch.device) -> tuple[SparseAttention | None, str]:
         """What reuse steps attend by, and how to say it; None for dense attention.

@@ -18,7 +18,7 @@ from .settings import LEAST_WORK, LEAST_WORK_ACCEPTED, PINNED, settings_of
 from .signature import EarlySignature
 from .store.entry import EntryInfo
 from .store.folder import Store
-from .store.read_ahead import LikelyDonor, ReadAhead
+from .store.read_ahead import EarlyReads, ReadAhead
 from .store.tensor_file import EntryError, EntryGone
 
 
@@ -34,15 +34,15 @@ class Decider:
     """Judges the candidates of one request and tells its report what it found.
 
     Args:
-        likely: the file that is being read ahead.
+        early: what is being read ahead of the store.
         report: gets the reason, what was measured, and the settings that the request was judged under.
     """
 
     def __init__(
-        self, request: Request, options: Options, store: Store, window: LayerWindow, likely: LikelyDonor, report: Report
+        self, request: Request, options: Options, store: Store, window: LayerWindow, early: EarlyReads, report: Report
     ):
         self._request, self._options, self._store, self._window = request, options, store, window
-        self._likely, self._report = likely, report
+        self._early, self._report = early, report
         # Set by hand, or the defaults until the decision puts them on the model's own scale.
         self.limits = Thresholds(options.gate or GateOptions(), options.reuse.region_threshold)
         self._choice = LEAST_WORK if options.probe.donor is None else PINNED
@@ -81,7 +81,7 @@ class Decider:
     def _judged(self, mine: EarlySignature, candidates: list[Candidate]) -> Iterator[Judgement]:
         for candidate in candidates:
             try:
-                donor = self._store.signature(candidate.info.id)
+                donor = self._early.signature(candidate.info.id)
                 change, reuse = self._change_in(donor), self._options.reuse
                 yield judge(candidate, mine, donor, change, self._request, reuse, self._window, self.limits)
             except EntryError as error:
@@ -89,7 +89,7 @@ class Decider:
 
     def change_of(self, info: EntryInfo) -> list[float] | None:
         """How much a stored request's x0 changed at each step, if that was kept. Raises EntryError."""
-        return self._change_in(self._store.signature(info.id))
+        return self._change_in(self._early.signature(info.id))
 
     def _change_in(self, donor: EarlySignature) -> list[float] | None:
         if donor.change is None:
@@ -101,12 +101,12 @@ class Decider:
     def _open(self, judgement: Judgement) -> Accepted | None:
         info = judgement.candidate.info
         try:
-            trajectory = self._likely.open(info.id)
+            trajectory = self._early.likely.open(info.id)
             trajectory.check()  # what is bad now costs only the donor; later it would cost the hit
         except EntryError as error:
             self._report.reason = set_aside(self._store, info, error)
             return None
-        self._likely.take()
+        self._early.likely.take()
         return Accepted(judgement, trajectory)
 
     def settings(self, attention: str, found: Found) -> dict[str, str]:

@@ -39,7 +39,7 @@ from .scale import PAIRS_NEEDED, unrelated_pairs
 from .signature import build_signature
 from .store.entry import Entry, EntryInfo
 from .store.folder import Store
-from .store.read_ahead import LikelyDonor
+from .store.read_ahead import EarlyReads
 from .store.tensor_file import EntryError
 
 log = logging.getLogger("carnator")
@@ -66,12 +66,14 @@ class Session:
         self.reused: EntryInfo | None = None  # the donor of which steps are in the result
         self._writes = options.store.mode != "read" and not request.reused_input
         self._heat = torch.zeros(request.shape.grid)
-        self._attention = AttentionChoice(request, options.reuse, store)
         self._attention_used = "dense"
         self.sparse: SparseAttention | None = None
         shape = request.shape.latent, request.schedule.steps, request.schedule.checks
-        self._likely = LikelyDonor(lambda entry_id: store.trajectory(entry_id, *shape))
-        self._decider = Decider(request, options, store, self.window, self._likely, self.report)
+        self._early = EarlyReads(
+            store, lambda entry_id: store.trajectory(entry_id, *shape), request.schedule.reuse_steps
+        )
+        self._attention = AttentionChoice(request, options.reuse, self._early)
+        self._decider = Decider(request, options, store, self.window, self._early, self.report)
         self._recall()
 
     def _recall(self) -> None:
@@ -85,8 +87,15 @@ class Session:
         self.candidates = self._found.candidates
         report.reason = self._found.reason or report.reason
         if self.candidates:
-            self._likely.guess(self.candidates[0].info.id)
+            self._read_early()
         report.settings = self._decider.settings(self._attention_used, self._found)
+
+    def _read_early(self) -> None:
+        """Read during the probe what the decision will ask for."""
+        for candidate in self.candidates:
+            self._early.expect("signature", candidate.info.id)
+        self._attention.expect(self.candidates[0].info)
+        self._early.likely.guess(self.candidates[0].info.id)
 
     @property
     def block(self) -> int:
@@ -140,10 +149,7 @@ class Session:
         """Guided x0 [1, C, T, H, W] of a step without an evaluation, on the device and in the dtype of ``x``."""
         in_use = self._assist or self._donor
         held = in_use.plans[step].kind is StepKind.HOLD and (self._assist or self._donor.rows.numel())
-        return in_use.own.to(x) if held else self._replayed(x)
-
-    def _replayed(self, like: torch.Tensor) -> torch.Tensor:
-        return self._donor.guided.to(like)[None]
+        return in_use.own.to(x) if held else self._donor.replayed(x)
 
     def observe(self, step: int, cond: torch.Tensor, uncond: torch.Tensor | None, hidden: torch.Tensor | None) -> None:
         """Take in a step in which every branch ran over all tokens or over the region's rows.
@@ -155,7 +161,7 @@ class Session:
         cond0 = cond[0].detach()
         residual = None if uncond is None else cond0 - uncond[0].detach()
         if self._donor is not None and residual is not None:
-            self._donor.remember_residual(step, residual, self.request.shape.patch)
+            self._donor.remember_residual(step, residual)
         if self._assist is not None and residual is not None:
             self._assist.guidance.remember(step, residual)
         if self._donor or self._assist or self._give_up:
@@ -213,18 +219,18 @@ class Session:
                 self._assist.own = guided
             return guided
         if kind is not StepKind.DENSE:
-            if kind is not StepKind.REPLAY:
-                self._donor.own = guided
-            weight = evidence.blend_weight(self._donor.region, guided.shape[2:], self.request.shape.patch)
-            donor = self._replayed(guided)
-            self._heat += self._donor.region.cpu()
+            self._heat = self._heat.to(self._donor.region.device) + self._donor.region
             self.reused = self._donor.info
-            return torch.where(weight > 0, torch.lerp(donor, guided, weight.to(guided)), donor)
+            if kind is StepKind.REPLAY:
+                return guided
+            self._donor.own = guided
+            return self._donor.blended(guided)
         if self._donor is None and not self._give_up:
             if self._writes:
                 self._capture.keep_guided(step, guided[0])
             if step == self.request.schedule.probe_end - 1 and self.candidates:
                 self._decide(guided)
+                self._early.close()  # what was read ahead is in use by now or was refused
         return guided
 
     # -- decision --------------------------------------------------------------------------------------------------
@@ -241,9 +247,10 @@ class Session:
     def _begin_reuse(self, accepted: Accepted, guided: torch.Tensor) -> None:
         judgement, last_probe = accepted.judgement, self.request.schedule.probe_end - 1
         info = judgement.candidate.info
+        accepted.trajectory.send_to(guided.device)
         guidance = Guidance(self._residual, last_probe, accepted.trajectory.residual_norm)
         region, rows = (found.to(guided.device) for found in (judgement.region, judgement.rows))
-        self._donor = Donor(info, accepted.trajectory, region, rows, guidance, judgement.plans, guided)
+        self._donor = Donor(info, accepted.trajectory, guidance, judgement.plans, guided)
         self._capture = Capture()  # a hit does not become a donor: errors would chain
         self._choose_connectivity(info, guided.device)
         self.report.decision, self.report.reason = Decision.HIT, Reason.of(Code.REUSED)
@@ -254,7 +261,7 @@ class Session:
         request, schedule = self.request, self.request.schedule
         try:
             change = self._decider.change_of(nearest)
-            norms = self._likely.open(nearest.id).residual_norm
+            norms = self._early.likely.open(nearest.id).residual_norm
         except EntryError as error:
             set_aside(self._store, nearest, error)
             return
@@ -274,7 +281,7 @@ class Session:
         self._attention_used = self._attention.used(self.sparse, donor)
 
     def _set_region(self, region: torch.Tensor, rows: torch.Tensor, step: int) -> None:
-        self._donor.region, self._donor.rows = region, rows
+        self._donor.limit(region, rows, self.request.shape.patch)
         if self.sparse is not None and rows.numel():
             self.sparse.limit(rows)
         self.report.region_history.append((step, round(float(region.float().mean()), 4)))
@@ -292,7 +299,7 @@ class Session:
     @property
     def heat(self) -> torch.Tensor:
         """Share of the reuse steps in which each token was the target's own, [T', h, w] float32 on the CPU."""
-        return self._heat / max(1, len(self.request.schedule.reuse_steps))
+        return self._heat.cpu() / max(1, len(self.request.schedule.reuse_steps))
 
     def go_dense(self, reason: Reason) -> None:
         """Drop all state: every later step is dense and nothing is stored."""
@@ -311,7 +318,7 @@ class Session:
         """Let go of all that is reused: the donor's file is closed and the store may delete it."""
         if self._donor is not None:
             self._donor.trajectory.close()
-        self._likely.close()
+        self._early.close()
         self._donor = self._assist = self.sparse = None
 
     def commit(

@@ -17,6 +17,7 @@ from carnator_core.options import GateOptions, Options, ProbeOptions, ReuseOptio
 from carnator_core.plan import StepKind
 from carnator_core.reasons import Code, Decision, Reason
 from carnator_core.session import Session
+from carnator_core.store import read_ahead
 from carnator_core.store.entry import SIGNATURE_FILE, TRAJECTORY_FILE
 from carnator_core.store.registry import close_stores, open_store
 from support.fake_host import FakeHost
@@ -359,9 +360,10 @@ def test_an_entry_whose_header_cannot_be_read_is_told_and_not_called_an_empty_st
 
 @pytest.mark.parametrize("trouble", ["flipped", "cut short", "overwritten"])
 @pytest.mark.parametrize("at", [2, 3, 7, 12])
-def test_a_file_that_goes_bad_in_use_makes_the_rest_of_the_run_dense(
-    tmp_path: Path, donor: torch.Tensor, trouble: str, at: int
+def test_a_file_too_large_for_memory_that_goes_bad_in_use_makes_the_rest_of_the_run_dense(
+    tmp_path: Path, donor: torch.Tensor, monkeypatch: pytest.MonkeyPatch, trouble: str, at: int
 ) -> None:
+    monkeypatch.setattr(read_ahead, "KEPT_BYTES", 0)
     (entry,) = stored(tmp_path)
     path = tmp_path / "default" / "entries" / entry / TRAJECTORY_FILE
 
@@ -387,6 +389,24 @@ def test_a_file_that_goes_bad_in_use_makes_the_rest_of_the_run_dense(
     assert bool(torch.isfinite(result).all()) and quarantined(tmp_path) == [entry] and stored(tmp_path) == []
     if dense_from == 2:
         assert torch.equal(result, host.dense(LOCAL))
+
+
+@pytest.mark.parametrize("kept", [0, 100_000, 1_000_000])
+def test_how_much_of_a_file_is_kept_in_memory_changes_nothing(
+    tmp_path: Path, donor: torch.Tensor, monkeypatch: pytest.MonkeyPatch, kept: int
+) -> None:
+    monkeypatch.setattr(read_ahead, "KEPT_BYTES", kept)
+    (entry,) = stored(tmp_path)
+    path = tmp_path / "default" / "entries" / entry / TRAJECTORY_FILE
+    expected = run(FakeHost(), tmp_path, LOCAL)[1]
+
+    def spoil(_, step: int) -> None:
+        if step == 2 and kept == 1_000_000:  # more than the file has
+            path.write_bytes(b"")
+
+    one, result = run(FakeHost(before_step=spoil), tmp_path, LOCAL)
+    assert one.report.decision is Decision.HIT and one.report.reason.code is Code.REUSED
+    assert torch.equal(result, expected), "what is kept was checked and needs no file any more"
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="an open file cannot be deleted there")
