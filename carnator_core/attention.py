@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from .connectivity import Connectivity, rows_mask
+from .connectivity import Connectivity, most_kept, rows_mask
 from .identity import HardKey, digest
 from .options import ReuseOptions
 from .store.entry import EntryInfo
@@ -19,6 +19,7 @@ from .tiles import ENOUGH_BLOCKS, block_for, inverse, tile_order
 
 if TYPE_CHECKING:
     from .request import Request
+    from .store.folder import Store
     from .store.read_ahead import EarlyReads
 
 # In a ComfyUI both packages are parts of one custom node; elsewhere both stand on their own.
@@ -90,8 +91,8 @@ class AttentionChoice:
         dense: why it stays dense, as a part of a sentence; None if it need not.
     """
 
-    def __init__(self, request: Request, options: ReuseOptions, store: EarlyReads):
-        self._request, self._options, self._store = request, options, store
+    def __init__(self, request: Request, options: ReuseOptions, store: Store, early: EarlyReads):
+        self._request, self._options, self._store, self._early = request, options, store, early
         self.block = block_for(request.shape.tokens, options.attention_block)
         self.dense = dense_because(options, request.attention, request.shape.depth, request.shape.tokens)
 
@@ -100,9 +101,9 @@ class AttentionChoice:
         if self.dense is not None:
             return
         if self._of_donor(donor):
-            self._store.expect("connectivity", donor.id)
+            self._early.expect(self._store.connectivity, donor.id)
         else:
-            self._store.expect("consensus", consensus_id(self._request.key, self.block))
+            self._early.expect(self._store.consensus, consensus_id(self._request.key, self.block))
 
     def choose(self, donor: EntryInfo | None, device: torch.device) -> tuple[SparseAttention | None, str]:
         """What reuse steps attend by, and how to say it; None for dense attention.
@@ -112,15 +113,15 @@ class AttentionChoice:
         """
         if self.dense is not None:
             return None, f"dense: {self.dense}"
-        store, request, options, block = self._store, self._request, self._options, self.block
+        request, options, block = self._request, self._options, self.block
         try:
             if self._of_donor(donor):
-                found = store.connectivity(donor.id)
+                found = self._early.answer(self._store.connectivity, donor.id)
                 if found is not None and found.rule != Connectivity.rule_of(options):
                     return None, f"dense: the donor's connectivity was kept by another rule ({found.rule})"
                 mask, tensor, whose = found and found.mask, found and found.packed, "the donor"
             else:
-                found = store.consensus(consensus_id(request.key, block))
+                found = self._early.answer(self._store.consensus, consensus_id(request.key, block))
                 mask, tensor = found and partial(found.mask, options=options), found and found.mass
                 whose = f"{found.count} earlier requests" if found else ""
         except EntryError as error:
@@ -128,7 +129,7 @@ class AttentionChoice:
         shape = request.shape.depth, request.attention.heads, -(-request.shape.tokens // block)
         if found is None or found.block != block or tuple(tensor.shape[:3]) != shape:
             return None, "dense: no connectivity is stored for this yet"
-        sparse = SparseAttention(mask, request.shape.grid, block, device)
+        sparse = SparseAttention(mask, request.shape.grid, block, device, most_kept(shape[2], options))
         return sparse, f"{Connectivity.rule_of(options)} by the connectivity of {whose}"
 
     def _of_donor(self, donor: EntryInfo | None) -> bool:
@@ -154,6 +155,7 @@ class SparseAttention:
         mask: (layer, device) -> [heads, blocks, blocks] bool in tile order.
         grid: token grid (T', h, w).
         block: tokens per block.
+        most: how many key blocks a row of a mask keeps at most, if that is known.
     """
 
     def __init__(
@@ -162,8 +164,9 @@ class SparseAttention:
         grid: tuple[int, int, int],
         block: int,
         device: torch.device,
+        most: int | None = None,
     ):
-        self._mask, self._block = mask, block
+        self._mask, self._block, self._most = mask, block, most
         self.order = tile_order(grid, block).to(device)
         self._positions = inverse(self.order)
         self._masks: dict[int, torch.Tensor] = {}
@@ -194,8 +197,10 @@ class SparseAttention:
                 self._masks[layer] = self._mask(layer, device)
             mask = self._masks[layer]
             if of_rows:
-                mask = rows_mask(mask, self.rows, self._block)
-            self._lists[layer, of_rows] = BlockLists.of(mask, self._block)
+                lists = BlockLists.of(rows_mask(mask, self.rows, self._block), self._block)
+            else:
+                lists = BlockLists.of(mask, self._block, self._most)
+            self._lists[layer, of_rows] = lists
         return self._lists[layer, of_rows]
 
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+import torch
+
 from .candidates import Found
+from .identity import HardKey
 from .judgement import Judgement, judge
 from .options import GateOptions, Options
 from .plan import LayerWindow
@@ -48,11 +51,24 @@ class Decider:
         self._choice = LEAST_WORK if options.probe.donor is None else PINNED
         self.refused: Judgement | None = None  # the nearest of them, if none was accepted
 
-    def decide(self, mine: EarlySignature, found: Found) -> Accepted | None:
-        """Judge every candidate, cheapest first, and take the first whose files also pass their check."""
+    def read_early(self, candidates: list[Candidate]) -> None:
+        """Begin to read what ``decide`` will ask for."""
+        for candidate in candidates:
+            self._early.expect(self._store.signature, candidate.info.id)
+        self._early.likely.guess(candidates[0].info.id)
+        if self._options.gate is None:
+            self._early.expect(on_own_scale, *self._scaling)
+
+    def decide(self, mine: EarlySignature, found: Found, device: torch.device) -> Accepted | None:
+        """Judge every candidate, cheapest first, and take the first whose files also pass their check.
+
+        Args:
+            device: of the run, where signatures are compared.
+        """
         learning = self._learn()
+        judged = self._judged(mine.to(device), found.candidates, device)
         refused: list[Judgement] = []
-        for rank, judgement in enumerate(sorted(self._judged(mine, found.candidates), key=lambda j: j.work)):
+        for rank, judgement in enumerate(sorted(judged, key=lambda j: j.work)):
             if learning:
                 refused.append(replace(judgement, refusal=learning, thresholds=None))
             elif judgement.refusal is None:
@@ -74,22 +90,34 @@ class Decider:
         """Put the thresholds on the model's own scale, or say why they cannot be yet."""
         if self._options.gate is not None:
             return None
-        patch, similarity = self._request.shape.patch, self._options.probe.min_text_similarity
-        self.limits, why = on_own_scale(self.limits, self._store, self._request.key, patch, similarity)
+        self.limits, why = self._early.answer(on_own_scale, *self._scaling)
         return why
 
-    def _judged(self, mine: EarlySignature, candidates: list[Candidate]) -> Iterator[Judgement]:
+    @property
+    def _scaling(self) -> tuple[Thresholds, Store, HardKey, tuple[int, int, int], float]:
+        """What ``on_own_scale`` is asked with."""
+        similarity = self._options.probe.min_text_similarity
+        return self.limits, self._store, self._request.key, self._request.shape.patch, similarity
+
+    def _judged(self, mine: EarlySignature, candidates: list[Candidate], device: torch.device) -> Iterator[Judgement]:
         for candidate in candidates:
             try:
-                donor = self._early.signature(candidate.info.id)
+                donor = self._signature(candidate.info)
                 change, reuse = self._change_in(donor), self._options.reuse
-                yield judge(candidate, mine, donor, change, self._request, reuse, self._window, self.limits)
+                yield judge(candidate, mine, donor.to(device), change, self._request, reuse, self._window, self.limits)
             except EntryError as error:
                 self._report.reason = set_aside(self._store, candidate.info, error)
 
     def change_of(self, info: EntryInfo) -> list[float] | None:
         """How much a stored request's x0 changed at each step, if that was kept. Raises EntryError."""
-        return self._change_in(self._early.signature(info.id))
+        return self._change_in(self._signature(info))
+
+    def _signature(self, info: EntryInfo) -> EarlySignature:
+        """Raises EntryError, also if the entry was deleted since it was read: whoever deletes one is done with it."""
+        found = self._early.answer(self._store.signature, info.id)
+        if not self._store.disk.is_entry(info.id):
+            raise EntryGone("it was deleted")
+        return found
 
     def _change_in(self, donor: EarlySignature) -> list[float] | None:
         if donor.change is None:

@@ -54,6 +54,7 @@ def judge(
     """Compare two signatures. Raises EntryError if the donor's has other families or shapes.
 
     Args:
+        mine, donor: on one device, which becomes that of the region and its rows.
         change: how much the donor's x0 changed at each step, see ``reuse_plans``.
     """
     if {n: t.shape for n, t in donor.tensors().items()} != {n: t.shape for n, t in mine.tensors().items()}:

@@ -26,7 +26,6 @@ from . import evidence
 from .attention import AttentionChoice, SparseAttention, consensus_id
 from .candidates import find_candidates
 from .capture import Capture
-from .connectivity import Connectivity
 from .decision import Accepted, Decider, set_aside
 from .donor import Assist, Donor
 from .guidance import Guidance
@@ -69,10 +68,8 @@ class Session:
         self._attention_used = "dense"
         self.sparse: SparseAttention | None = None
         shape = request.shape.latent, request.schedule.steps, request.schedule.checks
-        self._early = EarlyReads(
-            store, lambda entry_id: store.trajectory(entry_id, *shape), request.schedule.reuse_steps
-        )
-        self._attention = AttentionChoice(request, options.reuse, self._early)
+        self._early = EarlyReads(lambda entry_id: store.trajectory(entry_id, *shape), request.schedule.reuse_steps)
+        self._attention = AttentionChoice(request, options.reuse, store, self._early)
         self._decider = Decider(request, options, store, self.window, self._early, self.report)
         self._recall()
 
@@ -87,15 +84,9 @@ class Session:
         self.candidates = self._found.candidates
         report.reason = self._found.reason or report.reason
         if self.candidates:
-            self._read_early()
+            self._attention.expect(self.candidates[0].info)
+            self._decider.read_early(self.candidates)
         report.settings = self._decider.settings(self._attention_used, self._found)
-
-    def _read_early(self) -> None:
-        """Read during the probe what the decision will ask for."""
-        for candidate in self.candidates:
-            self._early.expect("signature", candidate.info.id)
-        self._attention.expect(self.candidates[0].info)
-        self._early.likely.guess(self.candidates[0].info.id)
 
     @property
     def block(self) -> int:
@@ -228,6 +219,9 @@ class Session:
         if self._donor is None and not self._give_up:
             if self._writes:
                 self._capture.keep_guided(step, guided[0])
+                if step == max(self._mass_steps, default=None):
+                    times, reuse = len(self._mass_steps), self.options.reuse
+                    self._capture.conclude_mass(self.request.shape.depth, times, self.block, reuse)
             if step == self.request.schedule.probe_end - 1 and self.candidates:
                 self._decide(guided)
                 self._early.close()  # what was read ahead is in use by now or was refused
@@ -236,7 +230,7 @@ class Session:
     # -- decision --------------------------------------------------------------------------------------------------
 
     def _decide(self, guided: torch.Tensor) -> None:
-        accepted = self._decider.decide(self._capture.signature, self._found)
+        accepted = self._decider.decide(self._capture.signature, self._found, guided.device)
         nearest = self._decider.refused
         if accepted is not None:
             self._begin_reuse(accepted, guided)
@@ -249,12 +243,11 @@ class Session:
         info = judgement.candidate.info
         accepted.trajectory.send_to(guided.device)
         guidance = Guidance(self._residual, last_probe, accepted.trajectory.residual_norm)
-        region, rows = (found.to(guided.device) for found in (judgement.region, judgement.rows))
         self._donor = Donor(info, accepted.trajectory, guidance, judgement.plans, guided)
         self._capture = Capture()  # a hit does not become a donor: errors would chain
         self._choose_connectivity(info, guided.device)
         self.report.decision, self.report.reason = Decision.HIT, Reason.of(Code.REUSED)
-        self._set_region(region, rows, last_probe)
+        self._set_region(judgement.region, judgement.rows, last_probe)
 
     def _begin_assist(self, nearest: EntryInfo, guided: torch.Tensor) -> None:
         """Go on without a donor, but not densely; the nearest request still tells how fast predictions change."""
@@ -343,8 +336,8 @@ class Session:
         if self._donor is not None or not capture.is_whole(request.schedule.steps):
             return
         info = EntryInfo(request.entry_id, request.key, time.time(), seconds, None, output, request.seed)
-        mass = capture.mass(request.shape.depth, len(self._mass_steps))
-        kept = None if mass is None else Connectivity.of(mass, self.block, self.options.reuse)
+        attended = capture.attended()
+        mass, kept = (None, None) if attended is None else (attended.mass, attended.kept)
         entry = Entry(info, request.embedding, capture.signature, capture.trajectory(), preview(), kept)
         note = self._store.commit(entry, mass, consensus_id(request.key, self.block))
         if note is None:

@@ -11,6 +11,7 @@ import math
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -161,7 +162,7 @@ class ComfyRun:
         self._plan, self._step, self._dense_seconds = None, -1, []
         self._forward = ForwardPatches(session, guider.model_patcher.model.diffusion_model)
         if guider.model_patcher.load_device.type == "cuda":
-            self._clock.wait = torch.cuda.synchronize
+            self._clock.wait = partial(torch.cuda.synchronize, guider.model_patcher.load_device)
         original = guider.model_options
         guider.model_options = comfy.model_patcher.create_model_options_clone(original)
         wrappers = {

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Hashable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
 import torch
 
-from ..connectivity import Connectivity, Consensus
-from ..signature import EarlySignature
 from .entry import StoredTrajectory, conditional_name, guided_name
-from .tensor_file import EntryError, EntryGone
+from .tensor_file import EntryError
 
-if TYPE_CHECKING:
-    from .folder import Store
+Answer = TypeVar("Answer")
 
 # Of a trajectory in memory: no more than a dense run of some 100 steps at 1280x704x121 keeps for its own entry.
 KEPT_BYTES = 1 << 30
@@ -131,41 +128,27 @@ class LikelyDonor:
 class EarlyReads:
     """What a decision will ask of a store, looked up by threads of their own before it is asked for.
 
-    Its methods are those of the store and raise what those raise; what was not expected is looked up when asked for.
-    ``close`` it once everything was decided.
+    What was not expected is looked up when it is asked for. ``close`` it once everything was decided.
 
     Args:
         open_file, steps: see ``LikelyDonor``.
     """
 
-    def __init__(self, store: Store, open_file: Callable[[str], StoredTrajectory], steps: Collection[int]):
-        self._store = store
+    def __init__(self, open_file: Callable[[str], StoredTrajectory], steps: Collection[int]):
         self.likely = LikelyDonor(open_file, steps)
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="carnator-early")
         self._answers: dict[tuple[Any, ...], Future[Any]] = {}
 
-    def signature(self, entry_id: str) -> EarlySignature:
-        """Raises EntryError, also if the entry was deleted since it was read: whoever deletes one is done with it."""
-        found = self._answer(self._store.signature, entry_id)
-        if not self._store.disk.is_entry(entry_id):
-            raise EntryGone("it was deleted")
-        return found
-
-    def connectivity(self, entry_id: str) -> Connectivity | None:
-        return self._answer(self._store.connectivity, entry_id)
-
-    def consensus(self, consensus_id: str) -> Consensus | None:
-        return self._answer(self._store.consensus, consensus_id)
-
-    def expect(self, name: str, *arguments: str) -> None:
-        """Begin to look up what the method of this name will be asked for."""
-        asked = name, *arguments
+    def expect(self, look_up: Callable[..., Answer], *arguments: Hashable) -> None:
+        """Begin to look up what will be asked for: by a method of the store, or by anything else that reads it."""
+        asked = look_up, *arguments
         if asked not in self._answers:
-            self._answers[asked] = self._worker.submit(getattr(self._store, name), *arguments)
+            self._answers[asked] = self._worker.submit(look_up, *arguments)
 
-    def _answer(self, method: Callable[..., Any], *arguments: str) -> Any:
-        pending = self._answers.get((method.__name__, *arguments))
-        return method(*arguments) if pending is None else pending.result()
+    def answer(self, look_up: Callable[..., Answer], *arguments: Hashable) -> Answer:
+        """What ``look_up`` returns; raises what it raises."""
+        pending = self._answers.get((look_up, *arguments))
+        return look_up(*arguments) if pending is None else pending.result()
 
     def close(self) -> None:
         """Forget all answers; what nobody waited for is not looked up any more."""

@@ -106,6 +106,17 @@ def test_lists_hold_exactly_their_mask_longest_row_first(heads, query_blocks, ke
     assert lists.density == pytest.approx(float(mask.float().mean()))
 
 
+@given(st.integers(1, 9), st.integers(1, 12), st.floats(0, 1), st.integers(0, 99))
+@settings(max_examples=40, deadline=None)
+def test_lists_take_no_more_room_than_rows_are_said_to_keep(key_blocks, most, density, seed) -> None:
+    random = torch.Generator().manual_seed(seed)
+    mask = torch.rand(2, 3, key_blocks, generator=random) < density
+    lists = BlockLists.of(mask, BLOCK, most)
+    assert lists.indices.shape == (6, min(most, key_blocks))
+    first = mask & (mask.cumsum(-1) <= most)
+    assert torch.equal(lists.mask(), first), "of a row that keeps more, the first ones"
+
+
 def test_lists_of_other_sizes_are_refused() -> None:
     q, k, v, mask = random_case()
     with pytest.raises(ValueError, match="do not fit"):

@@ -10,7 +10,7 @@ from carnator_core.options import StoreOptions
 from carnator_core.store import read_ahead
 from carnator_core.store.folder import Store
 from carnator_core.store.read_ahead import EarlyReads, LikelyDonor, ReadAhead
-from carnator_core.store.tensor_file import EntryError, EntryGone
+from carnator_core.store.tensor_file import EntryError
 from support.attention import a_connected_donor, a_mass
 from support.damage import overwritten
 from support.fake_host import a_donor
@@ -30,36 +30,36 @@ def store(tmp_path: Path) -> Store:
 
 
 def early(store: Store) -> EarlyReads:
-    return EarlyReads(store, lambda name: store.trajectory(name, *WANTED), range(1, 4))
+    return EarlyReads(lambda name: store.trajectory(name, *WANTED), range(1, 4))
 
 
 @pytest.mark.parametrize("expected", [True, False])
 def test_answers_are_those_of_the_store_whether_they_were_expected_or_not(store: Store, expected: bool) -> None:
     reads = early(store)
     if expected:
-        for asked in (("signature", "one"), ("connectivity", "one"), ("consensus", CONSENSUS), ("consensus", "c1")):
-            reads.expect(*asked)
-    assert torch.equal(reads.signature("one").state, store.signature("one").state)
-    assert torch.equal(reads.connectivity("one").packed, store.connectivity("one").packed)
-    assert torch.equal(reads.consensus(CONSENSUS).mass, store.consensus(CONSENSUS).mass)
-    assert reads.consensus("c1") is None
+        reads.expect(store.signature, "one")
+        reads.expect(store.connectivity, "one")
+        reads.expect(store.consensus, CONSENSUS)
+        reads.expect(store.consensus, "c1")
+    assert torch.equal(reads.answer(store.signature, "one").state, store.signature("one").state)
+    assert torch.equal(reads.answer(store.connectivity, "one").packed, store.connectivity("one").packed)
+    assert torch.equal(reads.answer(store.consensus, CONSENSUS).mass, store.consensus(CONSENSUS).mass)
+    assert reads.answer(store.consensus, "c1") is None
     reads.close()
-    assert torch.equal(reads.signature("two").state, store.signature("two").state), "closed it still answers"
+    assert torch.equal(reads.answer(store.signature, "two").state, store.signature("two").state), "closed it answers"
 
 
-def test_what_is_expected_is_read_once_and_not_by_whoever_asks(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    threads, signature = [], store.signature
+def test_what_is_expected_is_looked_up_once_and_not_by_whoever_asks(store: Store) -> None:
+    threads = []
 
-    def seen(name: str):
+    def signature(name: str) -> torch.Tensor:
         threads.append(threading.current_thread().name)
-        return signature(name)
+        return store.signature(name).state
 
-    monkeypatch.setattr(store, "signature", seen)
-    seen.__name__ = "signature"
     reads = early(store)
-    reads.expect("signature", "one")
-    reads.expect("signature", "one")
-    assert torch.equal(reads.signature("one").state, reads.signature("one").state)
+    reads.expect(signature, "one")
+    reads.expect(signature, "one")
+    assert torch.equal(reads.answer(signature, "one"), reads.answer(signature, "one"))
     assert len(threads) == 1 and threads[0].startswith("carnator-early")
     reads.close()
 
@@ -67,20 +67,10 @@ def test_what_is_expected_is_read_once_and_not_by_whoever_asks(store: Store, mon
 def test_an_error_reaches_whoever_asks(store: Store) -> None:
     reads = early(store)
     with overwritten(store.disk.folder("one") / "signature.safetensors", 1.0, b"\xff\xff"):
-        reads.expect("signature", "one")
+        reads.expect(store.signature, "one")
         for _ in range(2):
             with pytest.raises(EntryError):
-                reads.signature("one")
-    reads.close()
-
-
-def test_an_entry_that_was_deleted_after_it_was_read_is_gone(store: Store) -> None:
-    reads = early(store)
-    reads.expect("signature", "two")
-    reads.signature("two")
-    assert store.delete("two")
-    with pytest.raises(EntryGone):
-        reads.signature("two")
+                reads.answer(store.signature, "one")
     reads.close()
 
 
