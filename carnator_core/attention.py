@@ -37,6 +37,9 @@ MAX_PAIRS = (
 )
 USUAL_DENSITY = 0.5  # of masks that keep a share of the mass, to time a kernel before any mask is known
 
+# Why sparse attention is not tried again in this process.
+FAILED: dict[dispatch.Case, str] = {}
+
 # What attention looks like depends on the model and the video's size, not on what is asked of it.
 SHAPING_FIELDS = ("model weights", "LoRA or weight patches", "model options", "software or device", "video size")
 
@@ -56,6 +59,10 @@ class AttentionSite:
     head_dim: int
 
 
+def _case(site: AttentionSite, block: int) -> dispatch.Case:
+    return dispatch.Case(site.device, site.dtype, site.head_dim, block)
+
+
 def dense_because(options: ReuseOptions, site: AttentionSite | None, depth: int, tokens: int) -> str | None:
     """Why self-attention stays dense for this request, as a part of a sentence; None if it need not."""
     if site is None:
@@ -63,6 +70,9 @@ def dense_because(options: ReuseOptions, site: AttentionSite | None, depth: int,
     if options.attention == "dense":
         return "set to dense"
     block = block_for(tokens, options.attention_block)
+    case = _case(site, block)
+    if case in FAILED:
+        return FAILED[case]
     pairs = depth * site.heads * (tokens / block) ** 2
     if pairs > MAX_PAIRS:
         return f"its connectivity would take {2 * pairs / 1e9:.1f} GB"
@@ -71,7 +81,6 @@ def dense_because(options: ReuseOptions, site: AttentionSite | None, depth: int,
             return "sparse attention pays on GPUs"
         if tokens < ENOUGH_BLOCKS * block:  # each block would be too large a part of the video to be left out
             return f"this video is small for sparse attention (fewer than {ENOUGH_BLOCKS} blocks)"
-        case = dispatch.Case(site.device, site.dtype, site.head_dim, block)
         density = options.attention_percent / 100 if options.attention_rule == "density" else USUAL_DENSITY
         worth = dispatch.worthwhile(case, tokens, tokens, site.heads, density)
         return None if worth.faster else worth.sentence
@@ -93,6 +102,7 @@ class AttentionChoice:
 
     def __init__(self, request: Request, options: ReuseOptions, store: Store, early: EarlyReads):
         self._request, self._options, self._store, self._early = request, options, store, early
+        self._kernel = ""  # that computes it, once it was chosen
         self.block = block_for(request.shape.tokens, options.attention_block)
         self.dense = dense_because(options, request.attention, request.shape.depth, request.shape.tokens)
 
@@ -129,8 +139,17 @@ class AttentionChoice:
         shape = request.shape.depth, request.attention.heads, -(-request.shape.tokens // block)
         if found is None or found.block != block or tuple(tensor.shape[:3]) != shape:
             return None, "dense: no connectivity is stored for this yet"
-        sparse = SparseAttention(mask, request.shape.grid, block, device, most_kept(shape[2], options))
+        try:
+            self._kernel = dispatch.choose(_case(request.attention, block)).name
+            sparse = SparseAttention(mask, request.shape.grid, block, device, most_kept(shape[2], options))
+        except torch.OutOfMemoryError:
+            return None, "dense: there was too little memory to prepare sparse attention"
         return sparse, f"{Connectivity.rule_of(options)} by the connectivity of {whose}"
+
+    def fail(self, why: str) -> None:
+        """Sparse attention failed: this process does not try it again for such a case."""
+        self.dense = FAILED[_case(self._request.attention, self.block)] = f"sparse attention failed ({why})"
+        log.warning("Carnator: %s; from here on attention is dense until the server is started again", self.dense)
 
     def _of_donor(self, donor: EntryInfo | None) -> bool:
         return self._options.attention == "donor" and donor is not None
@@ -139,9 +158,8 @@ class AttentionChoice:
         """The choice without its numbers: whose connectivity, by which kernel and in which dtype."""
         if sparse is None:
             return "dense"
-        site = self._request.attention
-        kernel = dispatch.choose(dispatch.Case(site.device, site.dtype, site.head_dim, self.block))
-        return f"{'donor' if self._of_donor(donor) else 'consensus'} by {kernel.name} in {site.dtype}"
+        whose = "donor" if self._of_donor(donor) else "consensus"
+        return f"{whose} by {self._kernel} in {self._request.attention.dtype}"
 
 
 class AttentionFailed(Exception):
@@ -183,12 +201,13 @@ class SparseAttention:
 
         Args:
             of_rows: whether q holds the limited rows only.
+        Raises AttentionFailed, or torch.OutOfMemoryError.
         """
         try:
             return dispatch.block_sparse_attention(q, k, v, self._lists_of(layer, of_rows, q.device))
-        except torch.OutOfMemoryError:
-            raise
         except Exception as error:  # a kernel may fail in any way
+            if dispatch.is_out_of_memory(error):
+                raise torch.OutOfMemoryError(str(error)) from error
             raise AttentionFailed(f"{type(error).__name__}: {error}") from error
 
     def _lists_of(self, layer: int, of_rows: bool, device: torch.device) -> BlockLists:

@@ -53,9 +53,9 @@ class Decider:
 
     def read_early(self, candidates: list[Candidate]) -> None:
         """Begin to read what ``decide`` will ask for."""
+        self._early.likely.guess(candidates[0].info.id)
         for candidate in candidates:
             self._early.expect(self._store.signature, candidate.info.id)
-        self._early.likely.guess(candidates[0].info.id)
         if self._options.gate is None:
             self._early.expect(on_own_scale, *self._scaling)
 

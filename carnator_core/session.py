@@ -8,7 +8,8 @@ The host calls, for every step i of the sampler:
     check:   evaluate the conditional branch over all tokens; if session.reestimate(i, cond) also the other; then as
              for region
     region, assist: evaluate session.rows, or all tokens; session.filled(...) where the unconditional branch did not
-             run, guide, session.finish_step(i, guided)
+             run, guide, session.finish_step(i, guided). If sparse attention fails: session.attend_densely(why), and
+             evaluate again
 
 and ``session.commit`` only after the whole run succeeded. Until the decision everything captured stays in host RAM.
 """
@@ -84,8 +85,8 @@ class Session:
         self.candidates = self._found.candidates
         report.reason = self._found.reason or report.reason
         if self.candidates:
-            self._attention.expect(self.candidates[0].info)
             self._decider.read_early(self.candidates)
+            self._attention.expect(self.candidates[0].info)
         report.settings = self._decider.settings(self._attention_used, self._found)
 
     @property
@@ -175,6 +176,14 @@ class Session:
         """Measuring it failed, which is no reason to fail a dense run."""
         log.warning("Carnator: block mass was not measured: %s", error)
         self._attention.dense = f"measuring block mass failed ({type(error).__name__})"
+
+    def attend_densely(self, why: str) -> None:
+        """Sparse attention failed in a step, which the host does again without: so do all later ones."""
+        self.sparse = None
+        self._attention.fail(why)
+        self.report.attention = f"dense: {self._attention.dense}"
+        self._attention_used = "dense after a failure"
+        self.report.settings = self._decider.settings(self._attention_used, self._found)
 
     def filled(self, step: int, cond: torch.Tensor) -> torch.Tensor:
         """Unconditional x0 [1, C, T, H, W] where that branch did not run."""

@@ -95,7 +95,10 @@ def unmet(kernel: Kernel, case: Case) -> str | None:
 
 @functools.cache
 def choose(case: Case) -> Choice:
-    """The first attention kernel that is available, meets its constraints and agrees with the reference."""
+    """The first attention kernel that is available, meets its constraints and agrees with the reference.
+
+    Raises torch.OutOfMemoryError where that cannot be found out now; the next call tries again.
+    """
     return _first(KERNELS, "attend", _disagreement, case)
 
 
@@ -103,6 +106,11 @@ def choose(case: Case) -> Choice:
 def choose_mass(case: Case) -> Choice:
     """As ``choose``, for block mass."""
     return _first(MASS_KERNELS, "block_mass", _mass_disagreement, case)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error may not come again once others use less memory. Triton and cuBLAS have types of their own."""
+    return isinstance(error, torch.OutOfMemoryError) or "out of memory" in str(error).lower()
 
 
 def _first(kernels: tuple[Kernel, ...], name: str, check: Callable[..., str | None], case: Case) -> Choice:
@@ -114,6 +122,8 @@ def _first(kernels: tuple[Kernel, ...], name: str, check: Callable[..., str | No
                 function = getattr(importlib.import_module(f".{kernel.module}", __package__), name)
                 why = None if function is getattr(reference, name) else check(function, case)
             except Exception as error:  # a compiler of any version may fail in any way: the next kernel takes over
+                if is_out_of_memory(error):
+                    raise torch.OutOfMemoryError(str(error)) from error
                 why = _sentence(error)
         if why is None:
             return Choice(kernel.module, function, tuple(passed_over))
@@ -234,15 +244,25 @@ class Worth:
     sentence: str
 
 
-@functools.cache
 def worthwhile(case: Case, queries: int, keys: int, heads: int, density: float) -> Worth:
     """Measure the chosen kernel against torch's dense attention on random inputs, once per process. Never raises.
 
-    Each query block keeps ``density`` of the key blocks. Queries are cut down to what ``MOST_WORK`` allows.
+    Each query block keeps ``density`` of the key blocks. Queries are cut down to what ``MOST_WORK`` allows. Where
+    memory is short at that moment, the next call tries again.
     """
+    try:
+        return _worth(case, queries, keys, heads, density)
+    except torch.OutOfMemoryError as error:
+        return Worth(False, 0.0, f"sparse attention is not used this time: {_sentence(error)}")
+
+
+@functools.cache
+def _worth(case: Case, queries: int, keys: int, heads: int, density: float) -> Worth:
     try:
         worth = _measured(case, queries, keys, heads, density)
     except Exception as error:  # whatever a driver or a compiler does: dense attention still works
+        if is_out_of_memory(error):
+            raise torch.OutOfMemoryError(str(error)) from error
         worth = Worth(False, 0.0, f"sparse attention is not used, it fails: {_sentence(error)}")
     log.info("Carnator: %s", worth.sentence)
     return worth

@@ -249,6 +249,41 @@ def test_what_cannot_be_measured_is_not_worthwhile(device: str, why: str) -> Non
     assert why in worth.sentence
 
 
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("none left"), RuntimeError("Triton Error: out of memory")])
+def test_what_memory_was_too_short_for_is_tried_again(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    case = dispatch.Case(torch.device("cpu"), torch.float32, 32, 64)
+    dispatch._worth.cache_clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(dispatch, "_measured", fail)
+        worth = dispatch.worthwhile(case, 200, 650, 2, 0.3)
+    assert not worth.faster and worth.sentence.startswith("sparse attention is not used this time: OutOfMemoryError")
+    assert dispatch.worthwhile(case, 200, 650, 2, 0.3).ratio > 0
+    dispatch.choose.cache_clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(dispatch, "unmet", lambda kernel, case: None)
+        patch.setattr(dispatch.importlib, "import_module", fail)
+        with pytest.raises(torch.OutOfMemoryError):
+            dispatch.choose(case)
+    assert dispatch.choose(case).name == "reference"
+
+
+def test_a_measurement_that_fails_for_another_reason_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+
+    def fail(*_: object) -> None:
+        calls.append(1)
+        raise RuntimeError("no compiler")
+
+    monkeypatch.setattr(dispatch, "_measured", fail)
+    case = dispatch.Case(torch.device("cpu"), torch.float32, 16, 64)
+    worth = [dispatch.worthwhile(case, 200, 650, 2, 0.3) for _ in range(2)]
+    assert len(calls) == 1 and worth[0] is worth[1] and "no compiler" in worth[0].sentence
+    dispatch._worth.cache_clear()
+
+
 def test_the_operators_can_be_traced_without_computing() -> None:
     q, k, v, mask = random_case()
     lists = BlockLists.of(mask, BLOCK)
