@@ -2,7 +2,8 @@
 
 Constraints are data. A kernel that meets them must also agree with the reference on a small example, once per process,
 device, dtype and shape class, before it is trusted. The host's own sparse attention (comfy-kitchen's sol_attn and
-draft_attention; ComfyUI 0.3.75 has none) chooses its blocks itself and takes no block mask, so it is not among them.
+draft_attention; ComfyUI 0.3.75 has none) chooses its blocks itself, takes no block mask and wants as many queries as
+keys, so it is not among them.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ def unmet(kernel: Kernel, case: Case) -> str | None:
     """Which constraint a case does not meet, as a sentence; None if all are met."""
     if kernel.capability is not None:
         if case.device.type != "cuda" or torch.version.hip:
-            return f"needs an NVIDIA GPU, this is {case.device.type}"
+            return f"needs an NVIDIA GPU, this is {'ROCm' if torch.version.hip else case.device.type}"
         capability = torch.cuda.get_device_capability(case.device)
         if capability < kernel.capability or kernel.only_major not in (None, capability[0]):
             return f"not for compute capability {capability[0]}.{capability[1]}"
