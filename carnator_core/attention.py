@@ -35,6 +35,8 @@ log = logging.getLogger("carnator")
 MAX_PAIRS = (
     200_000_000  # of blocks over all layers and heads: 0.4 GB of masses, held several times while they are merged
 )
+DENSE = "dense"
+AFTER_A_FAILURE = "dense after a failure"  # what a hit used whose sparse attention failed in the middle
 USUAL_DENSITY = 0.5  # of masks that keep a share of the mass, to time a kernel before any mask is known
 
 # Why sparse attention is not tried again in this process.
@@ -93,6 +95,21 @@ def consensus_id(key: HardKey, block: int) -> str:
     return digest([fields.get(name) for name in SHAPING_FIELDS], block)
 
 
+@dataclass(frozen=True)
+class Attending:
+    """How the reuse steps of a run attend.
+
+    Args:
+        sparse: None for dense attention.
+        sentence: for a person.
+        used: whose connectivity, by which kernel and in which dtype; "dense" if none.
+    """
+
+    sparse: SparseAttention | None
+    sentence: str
+    used: str = DENSE
+
+
 class AttentionChoice:
     """How self-attention of one request's reuse steps is computed.
 
@@ -102,64 +119,70 @@ class AttentionChoice:
 
     def __init__(self, request: Request, options: ReuseOptions, store: Store, early: EarlyReads):
         self._request, self._options, self._store, self._early = request, options, store, early
-        self._kernel = ""  # that computes it, once it was chosen
         self.block = block_for(request.shape.tokens, options.attention_block)
         self.dense = dense_because(options, request.attention, request.shape.depth, request.shape.tokens)
 
     def expect(self, donor: EntryInfo) -> None:
         """Begin to read what ``choose`` will ask for if this donor is accepted."""
-        if self.dense is not None:
-            return
-        if self._of_donor(donor):
+        if self.dense is None and self._source == "donor":
             self._early.expect(self._store.connectivity, donor.id)
-        else:
+        elif self.dense is None:
             self._early.expect(self._store.consensus, consensus_id(self._request.key, self.block))
 
-    def choose(self, donor: EntryInfo | None, device: torch.device) -> tuple[SparseAttention | None, str]:
-        """What reuse steps attend by, and how to say it; None for dense attention.
+    def choose(self, donor: EntryInfo | None, device: torch.device) -> Attending:
+        """What reuse steps attend by.
 
         Args:
             donor: whose own connectivity is taken if the options ask for a donor's.
         """
         if self.dense is not None:
-            return None, f"dense: {self.dense}"
+            return Attending(None, f"dense: {self.dense}")
         request, options, block = self._request, self._options, self.block
+        source = "consensus" if donor is None else self._source
         try:
-            if self._of_donor(donor):
+            if source == "donor":
                 found = self._early.answer(self._store.connectivity, donor.id)
                 if found is not None and found.rule != Connectivity.rule_of(options):
-                    return None, f"dense: the donor's connectivity was kept by another rule ({found.rule})"
+                    return Attending(None, f"dense: the donor's connectivity was kept by another rule ({found.rule})")
                 mask, tensor, whose = found and found.mask, found and found.packed, "the donor"
             else:
                 found = self._early.answer(self._store.consensus, consensus_id(request.key, block))
                 mask, tensor = found and partial(found.mask, options=options), found and found.mass
                 whose = f"{found.count} earlier requests" if found else ""
         except EntryError as error:
-            return None, f"dense: the stored connectivity cannot be used ({error})"
+            return Attending(None, f"dense: the stored connectivity cannot be used ({error})")
         shape = request.shape.depth, request.attention.heads, -(-request.shape.tokens // block)
         if found is None or found.block != block or tuple(tensor.shape[:3]) != shape:
-            return None, "dense: no connectivity is stored for this yet"
+            return Attending(None, "dense: no connectivity is stored for this yet")
+        said = f"{Connectivity.rule_of(options)} by the connectivity of {whose}"
         try:
-            self._kernel = dispatch.choose(_case(request.attention, block)).name
             sparse = SparseAttention(mask, request.shape.grid, block, device, most_kept(shape[2], options))
+            return Attending(sparse, said, self._used(source))
         except torch.OutOfMemoryError:
-            return None, "dense: there was too little memory to prepare sparse attention"
-        return sparse, f"{Connectivity.rule_of(options)} by the connectivity of {whose}"
+            return Attending(None, "dense: there was too little memory to prepare sparse attention")
 
-    def fail(self, why: str) -> None:
+    def fail(self, why: str) -> Attending:
         """Sparse attention failed: this process does not try it again for such a case."""
         self.dense = FAILED[_case(self._request.attention, self.block)] = f"sparse attention failed ({why})"
         log.warning("Carnator: %s; from here on attention is dense until the server is started again", self.dense)
+        return Attending(None, f"dense: {self.dense}", AFTER_A_FAILURE)
 
-    def _of_donor(self, donor: EntryInfo | None) -> bool:
-        return self._options.attention == "donor" and donor is not None
+    @property
+    def expected(self) -> str:
+        """What a hit is going to use if its connectivity is stored."""
+        try:
+            return DENSE if self.dense is not None else self._used(self._source)
+        except torch.OutOfMemoryError:  # then it cannot be prepared either, unless memory is freed meanwhile
+            return DENSE
 
-    def used(self, sparse: SparseAttention | None, donor: EntryInfo | None) -> str:
-        """The choice without its numbers: whose connectivity, by which kernel and in which dtype."""
-        if sparse is None:
-            return "dense"
-        whose = "donor" if self._of_donor(donor) else "consensus"
-        return f"{whose} by {self._kernel} in {self._request.attention.dtype}"
+    @property
+    def _source(self) -> str:
+        return "donor" if self._options.attention == "donor" else "consensus"
+
+    def _used(self, source: str) -> str:
+        """Raises torch.OutOfMemoryError."""
+        site = self._request.attention
+        return f"{source} by {dispatch.choose(_case(site, self.block)).name} in {site.dtype}"
 
 
 class AttentionFailed(Exception):

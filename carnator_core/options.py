@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +13,7 @@ ATTENTION_SOURCES = ("auto", "consensus", "donor", "dense")
 ATTENTION_RULES = ("density", "mass")
 WINDOW_RESIDUALS = ("shared", "per layer", "none")
 SEED_POLICIES = ("same seed", "any seed")
+GATE_MODES = THRESHOLDS, CERTIFIED = "thresholds", "certified"
 
 
 def _require(condition: bool, message: str) -> None:
@@ -23,6 +25,11 @@ def _require_percent(name: str, value: float) -> None:
     _require(0.0 <= value <= 100.0, f"{name} must lie between 0 and 100 percent, got {value}")
 
 
+def is_store_name(name: str) -> bool:
+    plain = name.replace("-", "").replace("_", "")
+    return name.isascii() and plain.isalnum() and len(name) <= 64
+
+
 @dataclass(frozen=True)
 class StoreOptions:
     """Where donors are kept. ``name`` is a plain label, never a path; ``budget_gb`` is in 10^9 bytes."""
@@ -32,9 +39,8 @@ class StoreOptions:
     mode: str = "read+write"
 
     def __post_init__(self) -> None:
-        plain = self.name.replace("-", "").replace("_", "")
         _require(
-            self.name.isascii() and plain.isalnum() and len(self.name) <= 64,
+            is_store_name(self.name),
             f"a store name is 1 to 64 ASCII letters, digits, '-' and '_', got {self.name!r}",
         )
         _require(self.budget_gb > 0, f"the store budget must be above 0 GB, got {self.budget_gb}")
@@ -80,6 +86,10 @@ class GateOptions:
     like. It is trusted only if the representation agrees as closely as it does between two wordings of one scene.
 
     The defaults were read off the stream *tune* of the demo world; other models need their own.
+
+    Args:
+        mode: thresholds, or certified: a certificate decides that matches the request's settings, and where there is
+            none, strict thresholds on the model's own scale (``gate.STRICT``); those set here are not used then.
     """
 
     representation: float = 0.04
@@ -87,11 +97,22 @@ class GateOptions:
     dynamics: float = 2.0
     state: float = 0.06
     near_empty_representation: float = 0.0005
+    mode: str = THRESHOLDS
 
     def __post_init__(self) -> None:
-        for f in dataclasses.fields(self):
-            value = getattr(self, f.name)
-            _require(value >= 0.0, f"threshold {f.name} must be 0 or more, got {value}")
+        _require(self.mode in GATE_MODES, f"gate mode must be one of {GATE_MODES}, got {self.mode!r}")
+        for name, value in self.numbers.items():
+            _require(value >= 0.0, f"threshold {name} must be 0 or more, got {value}")
+
+    @property
+    def numbers(self) -> dict[str, float]:
+        """The thresholds by name."""
+        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "mode"}
+
+    def scaled(self, factors: Mapping[str, float]) -> GateOptions:
+        """Each threshold times the factor of its family."""
+        numbers = {name: value * factors[name.removeprefix("near_empty_")] for name, value in self.numbers.items()}
+        return dataclasses.replace(self, **numbers)
 
 
 @dataclass(frozen=True)
@@ -170,13 +191,23 @@ class Options:
     """Everything one request is run with.
 
     Args:
-        gate: thresholds set by hand; None to use the defaults on the model's own learned scale.
+        gate: thresholds set by hand, or a certificate; None: the defaults on the model's own learned scale.
     """
 
     store: StoreOptions = field(default_factory=StoreOptions)
     probe: ProbeOptions = field(default_factory=ProbeOptions)
     gate: GateOptions | None = field(default_factory=GateOptions)
     reuse: ReuseOptions = field(default_factory=ReuseOptions)
+
+    @property
+    def certified(self) -> bool:
+        """Whether a certificate is asked for."""
+        return self.gate is not None and self.gate.mode == CERTIFIED
+
+    @property
+    def by_hand(self) -> GateOptions | None:
+        """The thresholds to use as they are; None if others take their place."""
+        return None if self.certified else self.gate
 
     def to_dict(self) -> dict[str, Any]:
         return {"version": OPTIONS_VERSION, **dataclasses.asdict(self)}

@@ -24,7 +24,7 @@ from dataclasses import replace
 import torch
 
 from . import evidence
-from .attention import AttentionChoice, SparseAttention, consensus_id
+from .attention import Attending, AttentionChoice, SparseAttention, consensus_id
 from .candidates import find_candidates
 from .capture import Capture
 from .decision import Accepted, Decider, set_aside
@@ -35,7 +35,7 @@ from .plan import LayerWindow, StepKind, StepPlan, Tally, predicted_work, reuse_
 from .reasons import Code, Decision, Reason
 from .report import Report
 from .request import Request
-from .scale import PAIRS_NEEDED, unrelated_pairs
+from .settings import ENDED_EARLY
 from .signature import build_signature
 from .store.entry import Entry, EntryInfo
 from .store.folder import Store
@@ -54,7 +54,7 @@ class Session:
     def __init__(self, request: Request, options: Options, store: Store):
         self.request, self.options, self._store = request, options, store
         self.window = LayerWindow.of(options.reuse, request.shape.depth)
-        self.report = Report(thresholds=options.gate, request_id=request.entry_id)
+        self.report = Report(request_id=request.entry_id)
         self._capture = Capture()
         self._donor: Donor | None = None
         self._assist: Assist | None = None
@@ -66,28 +66,21 @@ class Session:
         self.reused: EntryInfo | None = None  # the donor of which steps are in the result
         self._writes = options.store.mode != "read" and not request.reused_input
         self._heat = torch.zeros(request.shape.grid)
-        self._attention_used = "dense"
         self.sparse: SparseAttention | None = None
         shape = request.shape.latent, request.schedule.steps, request.schedule.checks
         self._early = EarlyReads(lambda entry_id: store.trajectory(entry_id, *shape), request.schedule.reuse_steps)
         self._attention = AttentionChoice(request, options.reuse, store, self._early)
-        self._decider = Decider(request, options, store, self.window, self._early, self.report)
+        self._decider = Decider(request, options, store, self.window, self._attention, self._early, self.report)
         self._recall()
 
     def _recall(self) -> None:
-        probe, report = self.options.probe, self.report
+        report = self.report
         failure = self._store.take_failure()
         report.store_note = failure and f"the run before was {failure}"
-        if self.options.gate is None:
-            known = len(unrelated_pairs(self._store.texts(), self.request.key, probe.min_text_similarity))
-            report.learned_pairs = min(known, PAIRS_NEEDED)
-        self._found = find_candidates(self.request, self.options, self._store)
-        self.candidates = self._found.candidates
-        report.reason = self._found.reason or report.reason
-        if self.candidates:
-            self._decider.read_early(self.candidates)
-            self._attention.expect(self.candidates[0].info)
-        report.settings = self._decider.settings(self._attention_used, self._found)
+        found = find_candidates(self.request, self.options, self._store)
+        self.candidates = found.candidates
+        report.reason = found.reason or report.reason
+        self._decider.begin(found)
 
     @property
     def block(self) -> int:
@@ -135,6 +128,8 @@ class Session:
             self._donor.load(step)
         except EntryError as error:
             self.go_dense(set_aside(self._store, self._donor.info, error))
+        except torch.OutOfMemoryError:  # the device has no room for the step
+            self.go_dense(Reason.of(Code.OUT_OF_MEMORY))
         return self._donor is not None
 
     def standing_in(self, step: int, x: torch.Tensor) -> torch.Tensor:
@@ -178,12 +173,10 @@ class Session:
         self._attention.dense = f"measuring block mass failed ({type(error).__name__})"
 
     def attend_densely(self, why: str) -> None:
-        """Sparse attention failed in a step, which the host does again without: so do all later ones."""
-        self.sparse = None
-        self._attention.fail(why)
-        self.report.attention = f"dense: {self._attention.dense}"
-        self._attention_used = "dense after a failure"
-        self.report.settings = self._decider.settings(self._attention_used, self._found)
+        """Sparse attention failed in a step, which the host does again without: so are all later ones done."""
+        self._attend(self._attention.fail(why))
+        if self.report.certified:
+            self._decider.lose_certificate("attention used")
 
     def filled(self, step: int, cond: torch.Tensor) -> torch.Tensor:
         """Unconditional x0 [1, C, T, H, W] where that branch did not run."""
@@ -239,22 +232,20 @@ class Session:
     # -- decision --------------------------------------------------------------------------------------------------
 
     def _decide(self, guided: torch.Tensor) -> None:
-        accepted = self._decider.decide(self._capture.signature, self._found, guided.device)
+        accepted = self._decider.decide(self._capture.signature, guided.device)
         nearest = self._decider.refused
         if accepted is not None:
             self._begin_reuse(accepted, guided)
         elif nearest is not None and self.options.reuse.assist:
             self._begin_assist(nearest.candidate.info, guided)
-        self.report.settings = self._decider.settings(self._attention_used, self._found)
 
     def _begin_reuse(self, accepted: Accepted, guided: torch.Tensor) -> None:
         judgement, last_probe = accepted.judgement, self.request.schedule.probe_end - 1
-        info = judgement.candidate.info
         accepted.trajectory.send_to(guided.device)
         guidance = Guidance(self._residual, last_probe, accepted.trajectory.residual_norm)
-        self._donor = Donor(info, accepted.trajectory, guidance, judgement.plans, guided)
+        self._donor = Donor(judgement.candidate.info, accepted.trajectory, guidance, judgement.plans, guided)
         self._capture = Capture()  # a hit does not become a donor: errors would chain
-        self._choose_connectivity(info, guided.device)
+        self._attend(accepted.attending)
         self.report.decision, self.report.reason = Decision.HIT, Reason.of(Code.REUSED)
         self._set_region(judgement.region, judgement.rows, last_probe)
 
@@ -269,7 +260,7 @@ class Session:
             return
         plans = reuse_plans(schedule, self.options.reuse, request.guided, change, all_tokens=True)
         work = predicted_work(schedule, request.shape, self.window, 1.0, plans, request.guided)
-        self._choose_connectivity(None, guided.device)
+        self._attend(self._attention.choose(None, guided.device))
         unknown = self.sparse is None and self._attention.dense is None and self._writes  # no connectivity stored yet
         if unknown or (work >= 1.0 and self.sparse is None):
             self.report.attention = None
@@ -278,9 +269,9 @@ class Session:
         self._capture = Capture()  # its result is not the stock one
         self.report.decision = Decision.ASSIST
 
-    def _choose_connectivity(self, donor: EntryInfo | None, device: torch.device) -> None:
-        self.sparse, self.report.attention = self._attention.choose(donor, device)
-        self._attention_used = self._attention.used(self.sparse, donor)
+    def _attend(self, attending: Attending) -> None:
+        self.sparse, self.report.attention = attending.sparse, attending.sentence
+        self._decider.tell_settings(attending.used)
 
     def _set_region(self, region: torch.Tensor, rows: torch.Tensor, step: int) -> None:
         self._donor.limit(region, rows, self.request.shape.patch)
@@ -306,7 +297,9 @@ class Session:
     def go_dense(self, reason: Reason) -> None:
         """Drop all state: every later step is dense and nothing is stored."""
         # Once a step was not the stock one the result is not either: that keeps its name, with the reason told.
-        if not self.departed:
+        if self.departed:
+            self._decider.tell_settings(ENDED_EARLY)
+        else:
             self.report.decision = Decision.DECLINED
         self.close()
         self.candidates, self._capture, self._give_up = [], Capture(), True

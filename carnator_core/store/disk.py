@@ -21,6 +21,7 @@ from .entry import PIN_FILE, SIGNATURE_FILE, TRAJECTORY_FILE, checked_id, is_id
 
 log = logging.getLogger("carnator")
 
+ENTRIES = "entries"
 KEPT_IN_QUARANTINE = 8
 QUARANTINE_BYTES = 1_000_000_000
 STALE_SECONDS = 3600
@@ -31,7 +32,7 @@ class Disk:
 
     def __init__(self, base: Path):
         self.base = base
-        self.entries, self._staging, self._quarantine = (base / part for part in ("entries", "staging", "quarantine"))
+        self.entries, self._staging, self._quarantine = (base / part for part in (ENTRIES, "staging", "quarantine"))
         for folder in (self.entries, self._staging, self._quarantine):
             folder.mkdir(parents=True, exist_ok=True)
         self.clean_up()
@@ -88,7 +89,7 @@ class Disk:
             if error.errno != errno.ENOTEMPTY:  # POSIX's second name for it
                 raise
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(self.folder(entry_id))) from error
-        _sync_folder(self.entries)
+        sync_folder(self.entries)
 
     def remove(self, entry_id: str) -> bool:
         """Delete an entry; at no instant is a part of it left among the entries. Returns whether it was there."""
@@ -121,7 +122,7 @@ class Disk:
         """Make a complete, synced file in staging one of the store itself, in place of an earlier one."""
         target = self.base / name
         os.replace(file, target)
-        _sync_folder(target.parent)
+        sync_folder(target.parent)
 
     def clean_up(self) -> None:
         """Drop what a killed process left in staging, and all but the newest of the quarantine."""
@@ -147,6 +148,23 @@ def folder_bytes(folder: Path) -> int:
     return total
 
 
+def file_bytes(path: Path) -> int:
+    """0 for a file that cannot be seen."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def remove_file(path: Path) -> bool:
+    """Whether it was there and is gone now."""
+    try:
+        path.unlink()
+    except OSError:
+        return False
+    return True
+
+
 def by_age(folder: Path) -> list[tuple[float, Path]]:
     """Times and paths of what lies in a folder, oldest first; it may vanish under us."""
     found = []
@@ -165,7 +183,7 @@ def _listed(folder: Path) -> list[os.DirEntry]:
         return []
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     """Make a rename durable where the platform can sync a directory (not on Windows)."""
     if os.name == "posix":
         handle = os.open(folder, os.O_RDONLY)

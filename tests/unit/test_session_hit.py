@@ -391,6 +391,26 @@ def test_a_file_too_large_for_memory_that_goes_bad_in_use_makes_the_rest_of_the_
         assert torch.equal(result, host.dense(LOCAL))
 
 
+@pytest.mark.parametrize("at", [2, 9])
+def test_a_step_that_finds_no_room_on_the_device_makes_the_rest_of_the_run_dense(
+    tmp_path: Path, donor: torch.Tensor, monkeypatch: pytest.MonkeyPatch, at: int
+) -> None:
+    guided = read_ahead.ReadAhead.guided
+
+    def full(ahead: read_ahead.ReadAhead, step: int) -> torch.Tensor:
+        if step == at:
+            raise torch.OutOfMemoryError("none left")
+        return guided(ahead, step)
+
+    monkeypatch.setattr(read_ahead.ReadAhead, "guided", full)
+    host = FakeHost()
+    one, result = run(host, tmp_path, LOCAL)
+    assert kinds(host)[at:] == [StepKind.DENSE] * (20 - at)
+    assert one.report.reason.code is Code.OUT_OF_MEMORY and bool(torch.isfinite(result).all())
+    assert one.report.decision is (Decision.DECLINED if at == 2 else Decision.HIT)
+    assert quarantined(tmp_path) == [], "nothing is wrong with the entry"
+
+
 @pytest.mark.parametrize("kept", [0, 100_000, 1_000_000])
 def test_how_much_of_a_file_is_kept_in_memory_changes_nothing(
     tmp_path: Path, donor: torch.Tensor, monkeypatch: pytest.MonkeyPatch, kept: int
