@@ -4,16 +4,18 @@ What is computed does not depend on the values of weights, so they are random. S
 on, and the evidence region is a box of a given share in place of what random predictions would give. Everything else is
 the pack as it is shipped: key, store, probe, gate, region rows, layer window, guidance reuse, checks, refine.
 
-The measurements of the documentation, on one H200 with a ComfyUI beside the pack; each line is one call of less than
-nine minutes, and a call that is repeated with the same --keep goes on where it stopped:
+The measurements of the documentation, on one H200; each line is one call of less than nine minutes (with --comfyui and
+--python of that machine, and --commit where there is no git), and a call that is repeated with the same --keep goes on
+where it stopped:
 
-  bench.py gpu_e2e --model 5b --steps 50 --densities 0.5 0.2 1.0 --keep .env-carnator/e2e-5b-50 --seconds 500
-      --out benchmarks/results/h200_e2e_5b.json                                  expected 500 s
-  the same again                                                               expected 240 s
-  bench.py gpu_e2e --model 5b --steps 20 --densities 0.5 0.2 1.0 --profile --keep .env-carnator/e2e-5b-20 --seconds 500
-      --out benchmarks/results/h200_e2e_5b_20.json                               expected 410 s
+  bench.py gpu_e2e --model 5b --steps 50 --densities 0.5 0.2 1.0 --keep /tmp/e2e-5b-50 --seconds 500
+      --out benchmarks/results/h200_e2e_5b.json                                   expected 500 s
+  the same once more                                                            expected 250 s
+  bench.py gpu_e2e --model 5b --steps 20 --densities 0.5 0.2 1.0 --profile --keep /tmp/e2e-5b-20 --seconds 500
+      --out benchmarks/results/h200_e2e_5b_20.json                                expected 420 s
   bench.py gpu_e2e --model 14b --steps 20 --regions 0.15 0.3 --densities 0.5 0.2 --no-easycache --seconds 500
-      --keep .env-carnator/e2e-14b-20 --out benchmarks/results/h200_e2e_14b.json expected 500 s (three of four hits)
+      --keep /tmp/e2e-14b-20 --out benchmarks/results/h200_e2e_14b.json           expected 500 s, three of four hits
+  bench.py tables                                                               from the files, anywhere
 
 How that adds up, in seconds, from a dense step of 2.0 (5B) and 5.8 (14B) and hits of .28 (50 steps) and .4 (20 steps)
 of a stock run:
