@@ -195,8 +195,13 @@ class Decider:
 
     def _signature(self, info: EntryInfo) -> EarlySignature:
         """Raises EntryError, also if the entry was deleted since it was read: whoever deletes one is done with it."""
-        found = self._early.answer(self._store.signature, info.id)
-        if not self._store.disk.is_entry(info.id):
+        try:
+            found = self._early.answer(self._store.signature, info.id)
+        except EntryError:
+            if self._store.disk.is_entry(info.id):
+                raise
+            found = None  # its files went one by one while they were read
+        if found is None or not self._store.disk.is_entry(info.id):
             raise EntryGone("it was deleted")
         return found
 

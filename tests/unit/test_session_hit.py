@@ -20,6 +20,7 @@ from carnator_core.session import Session
 from carnator_core.store import read_ahead
 from carnator_core.store.entry import SIGNATURE_FILE, TRAJECTORY_FILE
 from carnator_core.store.registry import close_stores, open_store
+from carnator_core.store.tensor_file import EntryError
 from support.fake_host import FakeHost
 
 PROMPT = torch.tensor([1.0, -0.5, 0.8, 0.3, -1.0, 0.6, -0.2, 0.9])
@@ -448,6 +449,27 @@ def test_an_entry_that_is_deleted_before_its_use_is_a_miss_that_says_so(tmp_path
     assert torch.equal(result, host.dense(LOCAL))
     assert (one.report.decision, one.report.reason.code) == (Decision.MISS, Code.ENTRY_GONE)
     assert quarantined(tmp_path) == [] and stored(tmp_path) == [one.report.entry_id]
+
+
+def test_an_entry_that_is_deleted_while_it_is_read_is_a_miss_that_says_so(
+    tmp_path: Path, donor: torch.Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its files go one after the other: for a moment it looks as if one were missing."""
+    (entry,) = stored(tmp_path)
+    path = tmp_path / "default" / "entries" / entry
+    (path / SIGNATURE_FILE).rename(tmp_path / "gone")
+    expect = read_ahead.EarlyReads.expect
+
+    def delete_behind(early: read_ahead.EarlyReads, look_up: object, *arguments: object) -> None:
+        expect(early, look_up, *arguments)
+        with pytest.raises(EntryError):
+            early.answer(look_up, *arguments)
+        shutil.rmtree(path)
+
+    monkeypatch.setattr(read_ahead.EarlyReads, "expect", delete_behind)
+    one, _ = run(FakeHost(), tmp_path, LOCAL)
+    assert (one.report.decision, one.report.reason.code) == (Decision.MISS, Code.ENTRY_GONE)
+    assert quarantined(tmp_path) == []
 
 
 def test_a_donor_in_use_outlives_the_budget_and_goes_afterwards(tmp_path: Path, donor: torch.Tensor) -> None:
