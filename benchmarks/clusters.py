@@ -41,8 +41,9 @@ SETS = {
 
 @dataclass(frozen=True)
 class Cluster:
-    """A base request, which is stored, and the variation that may reuse it."""
+    """A base request, which is stored, and the variation that may reuse it. ``of`` names the set."""
 
+    of: str
     base: StreamRequest
     variation: StreamRequest
 
@@ -71,11 +72,12 @@ def make_clusters(name: str, count: int) -> list[Cluster]:
 def _cluster(name: str, number: int, scene: Scene, kind: str) -> Cluster:
     rng = random.Random(f"{name} {number}")
     wording, seed = rng.randrange(100), SETS[name].seed * 1_000_000 + SEED_STEP * number
+    told = f"{name}-set"  # there is a stream of the name fresh
     requests = (
-        request(name, number, 0, "base", scene, wording, seed),
-        request(name, number, 1, kind, *vary(scene, wording, kind, rng), seed),
+        request(told, number, 0, "base", scene, wording, seed),
+        request(told, number, 1, kind, *vary(scene, wording, kind, rng), seed),
     )
-    return Cluster(*map(StreamRequest.of, requests))
+    return Cluster(name, *map(StreamRequest.of, requests))
 
 
 def _kinds(name: str) -> Iterator[str]:

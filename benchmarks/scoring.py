@@ -36,7 +36,7 @@ class LatentScorer:
         return self._scorer.score(self._decode(read_latent(latent_file)), scene)
 
     def looks(self, latent: torch.Tensor, scene: Scene) -> Looks:
-        """Probabilities in every decoding of a latent [1, C, T, H, W]: by ``decode``, and ``linear`` if it is another."""
+        """Probabilities in every decoding of a latent [1, C, T, H, W]: ``decode`` and, if it is another, ``linear``."""
         decodings = {"decoded": self._decode, "linear": self._linear}
         if self._decode is self._linear:
             del decodings["linear"]

@@ -1,0 +1,140 @@
+"""Runs clusters through real servers and says what stock and reuse show: one label for each cluster.
+
+The gate is wide open, so that every pair has a label that the rules of region and saving let through.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import torch
+
+from demo.grammar import Scene
+from scripts.testbed.console import Stop
+
+from .clusters import Cluster
+from .controls import NOISE_FLOOR, AnotherSeed
+from .label_file import Record
+from .scoring import LatentScorer, read_latent
+from .stream_run import Outcome, StreamRunner
+from .variants import CLOSED_GATE, OPEN_GATE
+
+LATENT_NOISE, PRECISION = "1 % latent noise", "bf16 weights"
+FLOORS = (NOISE_FLOOR, PRECISION, LATENT_NOISE)
+NOISE_SHARE = 0.01
+CERTIFIED = {"mode": "certified"}
+
+
+class Labeller:
+    """The work of one server. Raises Stop where a run that reuses nothing is not the stock latent bit for bit."""
+
+    def __init__(self, runner: StreamRunner, scorer: LatentScorer):
+        self._runner, self._scorer = runner, scorer
+        self._checked = False
+
+    def label(self, cluster: Cluster, turn: int, floors: bool) -> list[Record]:
+        """The label of a cluster and, if asked for, what dense runs differ in that should not.
+
+        Args:
+            turn: even or odd; decides whether stock or reuse runs first, so that neither always finds the warmer
+                machine.
+        """
+        record, latent = self._serve(cluster, turn, OPEN_GATE)
+        found = [record]
+        if floors:
+            other = AnotherSeed(NOISE_FLOOR).run(self._runner, cluster.variation)
+            found.append(self._floor(NOISE_FLOOR, cluster, read_latent(other.latent)))
+            found.append(self._floor(LATENT_NOISE, cluster, with_noise(latent, cluster.variation.seed)))
+            other.remove_files()
+        return found
+
+    def serve_certified(self, cluster: Cluster, turn: int) -> Record:
+        """The label of a cluster behind the gate in its mode "certified", by the certificate that the store has."""
+        return self._serve(cluster, turn, CERTIFIED)[0]
+
+    def stock_floor(self, name: str, cluster: Cluster) -> Record:
+        """What the stock sampler makes on this server, which was started in another way."""
+        outcome = self._runner.stock(cluster.variation)
+        record = self._floor(name, cluster, read_latent(outcome.latent))
+        outcome.remove_files()
+        return record
+
+    def _serve(self, cluster: Cluster, turn: int, gate: dict[str, Any]) -> tuple[Record, torch.Tensor]:
+        store = {"name": cluster.of, "mode": "read+write"}
+        base = self._runner.ours(cluster.base, store)
+        if base.report["decision"] != "miss" or base.report["entry_id"] is None:
+            raise Stop(f"the base of {cluster.id} was not stored: {base.report['reason']}, {base.report['store_note']}")
+        runs = {
+            # Read only: a variation that is refused must not become a donor.
+            "ours": lambda: self._runner.ours(cluster.variation, {**store, "mode": "read"}, gate),
+            "stock": lambda: self._runner.stock(cluster.variation, decode=not self._checked),
+        }
+        done = {run: runs[run]() for run in sorted(runs, reverse=bool(turn % 2))}
+        ours, stock = done["ours"], done["stock"]
+        if not self._checked:
+            self._check(cluster, base, stock, store)
+        latent = read_latent(stock.latent)
+        record = {
+            "set": cluster.of,
+            "id": cluster.id,
+            "kind": cluster.variation.kind,
+            **_of_report(ours.report),
+            "seconds": round(ours.seconds, 4),
+            "stock_seconds": round(stock.seconds, 4),
+            "decode_seconds": stock.decode_seconds and round(stock.decode_seconds, 4),
+            "stock": self._scorer.looks(latent, cluster.variation.scene),
+            "digest": digest(latent),
+        }
+        if ours.report["decision"] == "hit":
+            record["reuse"] = self._scorer.looks(read_latent(ours.latent), cluster.variation.scene)
+        elif not ours.equals(stock):
+            raise Stop(f"{cluster.id} is a {ours.report['decision']} but differs from KSampler")
+        for outcome in (base, *done.values()):
+            outcome.remove_files()
+        self._checked = True
+        return record, latent
+
+    def _check(self, cluster: Cluster, base: Outcome, stock: Outcome, store: dict[str, Any]) -> None:
+        """Once per server: a request that is stored and one that the gate refuses are the stock latent."""
+        plain = self._runner.stock(cluster.base)
+        refused = self._runner.ours(cluster.variation, {**store, "mode": "read"}, CLOSED_GATE)
+        if not base.equals(plain):
+            raise Stop(f"the base of {cluster.id} is a miss but differs from KSampler")
+        if refused.report["decision"] != "miss" or not refused.equals(stock):
+            raise Stop(f"{cluster.id} with the gate closed is a {refused.report['decision']} or differs from KSampler")
+        plain.remove_files()
+        refused.remove_files()
+
+    def _floor(self, name: str, cluster: Cluster, latent: torch.Tensor) -> Record:
+        scene: Scene = cluster.variation.scene
+        return {"floor": name, "id": cluster.id, "looks": self._scorer.looks(latent, scene), "digest": digest(latent)}
+
+
+def _of_report(report: dict[str, Any]) -> dict[str, Any]:
+    """What the gate saw, whatever it decided. ``region`` is the share that it judged by; None if it saw no donor."""
+    donor, found = report["donor"], report["discrepancies"]
+    history = report["region_history"]
+    return {
+        "decision": report["decision"],
+        "reason": report["reason_code"],
+        "donor": donor and donor["id"],
+        "similarity": donor and round(donor["similarity"], 6),
+        "discrepancies": found,
+        "region": history[0][1] if history else report["region_share"],
+        "region_share": report["region_share"],
+        "work": report["predicted_work"],
+        "settings": report["settings"],
+    }
+
+
+def with_noise(latent: torch.Tensor, seed: int) -> torch.Tensor:
+    """A latent [1, C, T, H, W] with noise of 1 % of each channel's standard deviation."""
+    generator = torch.Generator().manual_seed(seed)
+    noise = torch.randn(latent.shape, generator=generator)
+    return latent + NOISE_SHARE * latent.std(dim=(0, 2, 3, 4), keepdim=True) * noise.to(latent)
+
+
+def digest(latent: torch.Tensor) -> str:
+    """Of the values, to tell whether two runs are the same bit for bit."""
+    return hashlib.sha256(latent.contiguous().numpy().tobytes()).hexdigest()[:16]
