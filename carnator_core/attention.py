@@ -83,31 +83,55 @@ def consensus_id(key: HardKey, block: int) -> str:
     return digest([fields.get(name) for name in SHAPING_FIELDS], block)
 
 
-def find_connectivity(
-    store: Store, request: Request, options: ReuseOptions, donor: EntryInfo | None, block: int, device: torch.device
-) -> tuple[SparseAttention | None, str]:
-    """What reuse steps attend by, and how to say it; None for dense attention.
+class AttentionChoice:
+    """How self-attention of one request's reuse steps is computed.
 
     Args:
-        donor: whose own connectivity is taken if the options ask for a donor's.
+        dense: why it stays dense, as a part of a sentence; None if it need not.
     """
-    try:
-        if options.attention == "donor" and donor is not None:
-            found = store.connectivity(donor.id)
-            if found is not None and found.rule != Connectivity.rule_of(options):
-                return None, f"dense: the donor's connectivity was kept by another rule ({found.rule})"
-            mask, tensor, whose = found and found.mask, found and found.packed, "the donor"
-        else:
-            found = store.consensus(consensus_id(request.key, block))
-            mask, tensor = found and partial(found.mask, options=options), found and found.mass
-            whose = f"{found.count} earlier requests" if found else ""
-    except EntryError as error:
-        return None, f"dense: the stored connectivity cannot be used ({error})"
-    shape = request.shape.depth, request.attention.heads, -(-request.shape.tokens // block)
-    if found is None or found.block != block or tuple(tensor.shape[:3]) != shape:
-        return None, "dense: no connectivity is stored for this yet"
-    sparse = SparseAttention(mask, request.shape.grid, block, device)
-    return sparse, f"{Connectivity.rule_of(options)} by the connectivity of {whose}"
+
+    def __init__(self, request: Request, options: ReuseOptions, store: Store):
+        self._request, self._options, self._store = request, options, store
+        self.block = block_for(request.shape.tokens, options.attention_block)
+        self.dense = dense_because(options, request.attention, request.shape.depth, request.shape.tokens)
+
+    def choose(self, donor: EntryInfo | None, device: torch.device) -> tuple[SparseAttention | None, str]:
+        """What reuse steps attend by, and how to say it; None for dense attention.
+
+        Args:
+            donor: whose own connectivity is taken if the options ask for a donor's.
+        """
+        if self.dense is not None:
+            return None, f"dense: {self.dense}"
+        store, request, options, block = self._store, self._request, self._options, self.block
+        try:
+            if self._of_donor(donor):
+                found = store.connectivity(donor.id)
+                if found is not None and found.rule != Connectivity.rule_of(options):
+                    return None, f"dense: the donor's connectivity was kept by another rule ({found.rule})"
+                mask, tensor, whose = found and found.mask, found and found.packed, "the donor"
+            else:
+                found = store.consensus(consensus_id(request.key, block))
+                mask, tensor = found and partial(found.mask, options=options), found and found.mass
+                whose = f"{found.count} earlier requests" if found else ""
+        except EntryError as error:
+            return None, f"dense: the stored connectivity cannot be used ({error})"
+        shape = request.shape.depth, request.attention.heads, -(-request.shape.tokens // block)
+        if found is None or found.block != block or tuple(tensor.shape[:3]) != shape:
+            return None, "dense: no connectivity is stored for this yet"
+        sparse = SparseAttention(mask, request.shape.grid, block, device)
+        return sparse, f"{Connectivity.rule_of(options)} by the connectivity of {whose}"
+
+    def _of_donor(self, donor: EntryInfo | None) -> bool:
+        return self._options.attention == "donor" and donor is not None
+
+    def used(self, sparse: SparseAttention | None, donor: EntryInfo | None) -> str:
+        """The choice without its numbers: whose connectivity, by which kernel and in which dtype."""
+        if sparse is None:
+            return "dense"
+        site = self._request.attention
+        kernel = dispatch.choose(dispatch.Case(site.device, site.dtype, site.head_dim, self.block))
+        return f"{'donor' if self._of_donor(donor) else 'consensus'} by {kernel.name} in {site.dtype}"
 
 
 class AttentionFailed(Exception):

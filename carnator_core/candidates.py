@@ -2,42 +2,52 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from .identity import HardKey
 from .options import Options
 from .reasons import Code, Reason
 from .recall import Candidate
 from .request import Request
-from .store.folder import Store
+from .store.folder import Recalled, Store
 
 
-def find_candidates(
-    request: Request, options: Options, store: Store, same_request: str
-) -> tuple[list[Candidate], Reason | None]:
-    """Candidates, most similar text first, or why there is none.
+@dataclass(frozen=True)
+class Found:
+    """What recall came to.
 
     Args:
-        same_request: id of the entry of exactly this request, if there is one.
+        candidates: most similar text first.
+        reason: why there is none.
+        donors: how many stored requests they were chosen among.
     """
+
+    candidates: list[Candidate]
+    reason: Reason | None = None
+    donors: int = 0
+
+
+def find_candidates(request: Request, options: Options, store: Store) -> Found:
+    """The stored requests that may serve a new one."""
     probe = options.probe
     if options.store.mode == "write":
-        return [], Reason.of(Code.STORE_WRITE_ONLY)
+        return Found([], Reason.of(Code.STORE_WRITE_ONLY))
     if probe.donor is not None:
         return _pinned(probe.donor, request, store)
-    found = store.recall(request.key, request.embedding, probe.recall_top_k, same_request)
+    found = store.recall(request.key, request.embedding, probe.recall_top_k, request.entry_id)
     close = [c for c in found.same_key if c.similarity >= probe.min_text_similarity]
-    if close:
-        return close, None
+    return Found(close, None if close else _why_none(found, request, probe.min_text_similarity), found.donors)
+
+
+def _why_none(found: Recalled, request: Request, needed: float) -> Reason:
     if found.trouble is not None:
-        return [], Reason.of(Code.ENTRY_CORRUPT, detail=found.trouble)
+        return Reason.of(Code.ENTRY_CORRUPT, detail=found.trouble)
     if found.same_key:
-        best = found.same_key[0].similarity
-        return [], Reason.of(Code.TEXT_TOO_DIFFERENT, best=best, needed=probe.min_text_similarity)
+        return Reason.of(Code.TEXT_TOO_DIFFERENT, best=found.same_key[0].similarity, needed=needed)
     if found.nearest is not None:
         fields = found.nearest.info.key.differs_in(request.key)
-        return [], Reason.of(Code.KEY_DIFFERS, fields=", ".join(fields))
-    return [], Reason.of(Code.STORE_EMPTY)
+        return Reason.of(Code.KEY_DIFFERS, fields=", ".join(fields))
+    return Reason.of(Code.STORE_EMPTY)
 
 
 def find_other_seeds(request: Request, options: Options, store: Store) -> list[Candidate]:
@@ -58,13 +68,13 @@ def find_other_seeds(request: Request, options: Options, store: Store) -> list[C
     return list(best.values())
 
 
-def _pinned(donor: str, request: Request, store: Store) -> tuple[list[Candidate], Reason | None]:
+def _pinned(donor: str, request: Request, store: Store) -> Found:
     """The donor that the artist chose: whatever its text, key and gate still hold."""
     found = store.find(donor, request.embedding) if donor else None
     if found is None:
         detail = "it is not in this store" if donor else "its report names no stored request"
-        return [], Reason.of(Code.DONOR_UNAVAILABLE, detail=detail)
+        return Found([], Reason.of(Code.DONOR_UNAVAILABLE, detail=detail))
     if found.info.key != request.key:
         fields = ", ".join(found.info.key.differs_in(request.key))
-        return [], Reason.of(Code.DONOR_DIFFERS, fields=fields)
-    return [found], None
+        return Found([], Reason.of(Code.DONOR_DIFFERS, fields=fields))
+    return Found([found], donors=1)

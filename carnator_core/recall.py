@@ -65,6 +65,10 @@ class TextIndex:
         width = self._width.get(entry_id)
         return None if width is None else self._by_width[width].of(entry_id)
 
+    def count(self, key: HardKey) -> int:
+        """How many entries there are of a key."""
+        return sum(len(rows.of_key(key)) for rows in self._by_width.values())
+
     def add(self, found: Iterable[tuple[EntryInfo, torch.Tensor]]) -> None:
         """Entries with their embeddings [D] float32; D may differ between entries of different text encoders."""
         for info, embedding in found:

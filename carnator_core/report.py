@@ -41,6 +41,9 @@ class Report:
     donor_seed: int | None = None  # of the donor that lent its noise; None where the request's own was used
     seed_note: str | None = None  # what a donor of another seed has cost that was refused
     attention: str | None = None  # how reuse steps attended
+    request_id: str | None = None  # name of the entry that this request has or would have
+    settings: dict[str, str] = field(default_factory=dict)  # all that can change a hit's pixels, see settings.py
+    certificate: str | None = None  # which one is in force, or why none is
     learned_pairs: int | None = None  # of the eight that the model's scale needs; None where thresholds are set by hand
 
     def to_dict(self) -> dict[str, Any]:

@@ -23,26 +23,24 @@ from dataclasses import replace
 import torch
 
 from . import evidence
-from .attention import SparseAttention, consensus_id, dense_because, find_connectivity
+from .attention import AttentionChoice, SparseAttention, consensus_id
 from .candidates import find_candidates
 from .capture import Capture
 from .connectivity import Connectivity
+from .decision import Accepted, Decider, set_aside
 from .donor import Assist, Donor
 from .guidance import Guidance
-from .judgement import Judgement, judge
-from .options import GateOptions, Options
+from .options import Options
 from .plan import LayerWindow, StepKind, StepPlan, Tally, predicted_work, reuse_plans
 from .reasons import Code, Decision, Reason
-from .recall import Candidate
 from .report import Report
 from .request import Request
-from .scale import PAIRS_NEEDED, Thresholds, on_own_scale, unrelated_pairs
-from .signature import EarlySignature, build_signature
+from .scale import PAIRS_NEEDED, unrelated_pairs
+from .signature import build_signature
 from .store.entry import Entry, EntryInfo
 from .store.folder import Store
 from .store.read_ahead import LikelyDonor
-from .store.tensor_file import EntryError, EntryGone
-from .tiles import block_for
+from .store.tensor_file import EntryError
 
 log = logging.getLogger("carnator")
 
@@ -56,7 +54,7 @@ class Session:
     def __init__(self, request: Request, options: Options, store: Store):
         self.request, self.options, self._store = request, options, store
         self.window = LayerWindow.of(options.reuse, request.shape.depth)
-        self.report = Report(thresholds=options.gate)
+        self.report = Report(thresholds=options.gate, request_id=request.entry_id)
         self._capture = Capture()
         self._donor: Donor | None = None
         self._assist: Assist | None = None
@@ -68,15 +66,12 @@ class Session:
         self.reused: EntryInfo | None = None  # the donor of which steps are in the result
         self._writes = options.store.mode != "read" and not request.reused_input
         self._heat = torch.zeros(request.shape.grid)
-        # Set by hand, or the defaults until the decision puts them on the model's own scale.
-        self._limits = Thresholds(options.gate or GateOptions(), options.reuse.region_threshold)
-        self.block = block_for(request.shape.tokens, options.reuse.attention_block)
-        self._dense_attention = dense_because(
-            options.reuse, request.attention, request.shape.depth, request.shape.tokens
-        )
+        self._attention = AttentionChoice(request, options.reuse, store)
+        self._attention_used = "dense"
         self.sparse: SparseAttention | None = None
         shape = request.shape.latent, request.schedule.steps, request.schedule.checks
         self._likely = LikelyDonor(lambda entry_id: store.trajectory(entry_id, *shape))
+        self._decider = Decider(request, options, store, self.window, self._likely, self.report)
         self._recall()
 
     def _recall(self) -> None:
@@ -86,10 +81,17 @@ class Session:
         if self.options.gate is None:
             known = len(unrelated_pairs(self._store.texts(), self.request.key, probe.min_text_similarity))
             report.learned_pairs = min(known, PAIRS_NEEDED)
-        self.candidates, why = find_candidates(self.request, self.options, self._store, self.request.entry_id)
-        report.reason = why or report.reason
+        self._found = find_candidates(self.request, self.options, self._store)
+        self.candidates = self._found.candidates
+        report.reason = self._found.reason or report.reason
         if self.candidates:
             self._likely.guess(self.candidates[0].info.id)
+        report.settings = self._decider.settings(self._attention_used, self._found)
+
+    @property
+    def block(self) -> int:
+        """Tokens per block of connectivity."""
+        return self._attention.block
 
     # -- per step --------------------------------------------------------------------------------------------------
 
@@ -123,7 +125,7 @@ class Session:
     @property
     def _mass_steps(self) -> set[int]:
         """Steps whose attention is measured: of a run that will be stored, where connectivity is used at all."""
-        kept = self._writes and not self._give_up and self._dense_attention is None
+        kept = self._writes and not self._give_up and self._attention.dense is None
         return self.request.schedule.mass_steps if kept else set()
 
     def _load(self, step: int) -> bool:
@@ -131,7 +133,7 @@ class Session:
         try:
             self._donor.load(step)
         except EntryError as error:
-            self.go_dense(self._set_aside(self._donor.info, error))
+            self.go_dense(set_aside(self._store, self._donor.info, error))
         return self._donor is not None
 
     def standing_in(self, step: int, x: torch.Tensor) -> torch.Tensor:
@@ -175,7 +177,7 @@ class Session:
     def fail_mass(self, error: Exception) -> None:
         """Measuring it failed, which is no reason to fail a dense run."""
         log.warning("Carnator: block mass was not measured: %s", error)
-        self._dense_attention = f"measuring block mass failed ({type(error).__name__})"
+        self._attention.dense = f"measuring block mass failed ({type(error).__name__})"
 
     def filled(self, step: int, cond: torch.Tensor) -> torch.Tensor:
         """Unconditional x0 [1, C, T, H, W] where that branch did not run."""
@@ -228,78 +230,38 @@ class Session:
     # -- decision --------------------------------------------------------------------------------------------------
 
     def _decide(self, guided: torch.Tensor) -> None:
-        """Judge every candidate, cheapest first, and take the first whose files also pass their check."""
-        learning = None
-        if self.options.gate is None:
-            patch, similarity = self.request.shape.patch, self.options.probe.min_text_similarity
-            found = on_own_scale(self._limits, self._store, self.request.key, patch, similarity)
-            self._limits, learning = found
-        refused: list[Judgement] = []
-        for judgement in sorted(filter(None, map(self._judge, self.candidates)), key=lambda v: v.work):
-            if learning:
-                refused.append(replace(judgement, refusal=learning, thresholds=None))
-            elif judgement.refusal is None:
-                if self._accept(judgement, guided):
-                    return
-            else:
-                refused.append(judgement)
-        if refused:
-            nearest = max(refused, key=lambda v: v.candidate.similarity)
-            self._show(nearest)
-            self.report.reason = nearest.refusal
-            if self.options.reuse.assist and not learning:
-                self._begin_assist(nearest, guided)
+        accepted = self._decider.decide(self._capture.signature, self._found)
+        nearest = self._decider.refused
+        if accepted is not None:
+            self._begin_reuse(accepted, guided)
+        elif nearest is not None and self.options.reuse.assist:
+            self._begin_assist(nearest.candidate.info, guided)
+        self.report.settings = self._decider.settings(self._attention_used, self._found)
 
-    def _judge(self, candidate: Candidate) -> Judgement | None:
-        try:
-            donor = self._store.signature(candidate.info.id)
-            change = self._change_of(donor)
-            mine, reuse = self._capture.signature, self.options.reuse
-            return judge(candidate, mine, donor, change, self.request, reuse, self.window, self._limits)
-        except EntryError as error:
-            self.report.reason = self._set_aside(candidate.info, error)
-            return None
-
-    def _change_of(self, donor: EarlySignature) -> list[float] | None:
-        """How much a stored request's x0 changed at each step. Raises EntryError."""
-        if donor.change is None:
-            return None
-        if donor.change.numel() != self.request.schedule.steps:
-            raise EntryError("its changes are of another number of steps")
-        return donor.change.tolist()
-
-    def _accept(self, judgement: Judgement, guided: torch.Tensor) -> bool:
-        info, last_probe = judgement.candidate.info, self.request.schedule.probe_end - 1
-        try:
-            trajectory = self._likely.open(info.id)
-            trajectory.check()  # what is bad now costs only the donor; later it would cost the hit
-        except EntryError as error:
-            self.report.reason = self._set_aside(info, error)
-            return False
-        self._likely.take()
-        guidance = Guidance(self._residual, last_probe, trajectory.residual_norm)
+    def _begin_reuse(self, accepted: Accepted, guided: torch.Tensor) -> None:
+        judgement, last_probe = accepted.judgement, self.request.schedule.probe_end - 1
+        info = judgement.candidate.info
+        guidance = Guidance(self._residual, last_probe, accepted.trajectory.residual_norm)
         region, rows = (found.to(guided.device) for found in (judgement.region, judgement.rows))
-        self._donor = Donor(info, trajectory, region, rows, guidance, judgement.plans, guided)
+        self._donor = Donor(info, accepted.trajectory, region, rows, guidance, judgement.plans, guided)
         self._capture = Capture()  # a hit does not become a donor: errors would chain
         self._choose_connectivity(info, guided.device)
-        self._show(judgement)
         self.report.decision, self.report.reason = Decision.HIT, Reason.of(Code.REUSED)
         self._set_region(region, rows, last_probe)
-        return True
 
-    def _begin_assist(self, nearest: Judgement, guided: torch.Tensor) -> None:
+    def _begin_assist(self, nearest: EntryInfo, guided: torch.Tensor) -> None:
         """Go on without a donor, but not densely; the nearest request still tells how fast predictions change."""
-        request, schedule, info = self.request, self.request.schedule, nearest.candidate.info
+        request, schedule = self.request, self.request.schedule
         try:
-            change = self._change_of(self._store.signature(info.id))
-            norms = self._likely.open(info.id).residual_norm
+            change = self._decider.change_of(nearest)
+            norms = self._likely.open(nearest.id).residual_norm
         except EntryError as error:
-            self._set_aside(info, error)
+            set_aside(self._store, nearest, error)
             return
         plans = reuse_plans(schedule, self.options.reuse, request.guided, change, all_tokens=True)
         work = predicted_work(schedule, request.shape, self.window, 1.0, plans, request.guided)
         self._choose_connectivity(None, guided.device)
-        unknown = self.sparse is None and self._dense_attention is None and self._writes  # no connectivity stored yet
+        unknown = self.sparse is None and self._attention.dense is None and self._writes  # no connectivity stored yet
         if unknown or (work >= 1.0 and self.sparse is None):
             self.report.attention = None
             return  # little or nothing to save: better a miss, which becomes a donor and brings what is missing
@@ -308,11 +270,8 @@ class Session:
         self.report.decision = Decision.ASSIST
 
     def _choose_connectivity(self, donor: EntryInfo | None, device: torch.device) -> None:
-        if self._dense_attention is None:
-            found = find_connectivity(self._store, self.request, self.options.reuse, donor, self.block, device)
-            self.sparse, self.report.attention = found
-        else:
-            self.report.attention = f"dense: {self._dense_attention}"
+        self.sparse, self.report.attention = self._attention.choose(donor, device)
+        self._attention_used = self._attention.used(self.sparse, donor)
 
     def _set_region(self, region: torch.Tensor, rows: torch.Tensor, step: int) -> None:
         self._donor.region, self._donor.rows = region, rows
@@ -320,21 +279,8 @@ class Session:
             self.sparse.limit(rows)
         self.report.region_history.append((step, round(float(region.float().mean()), 4)))
 
-    def _show(self, judgement: Judgement) -> None:
-        report, info = self.report, judgement.candidate.info
-        report.discrepancies, report.region_share = judgement.found, judgement.share
-        report.thresholds = judgement.thresholds
-        report.predicted_work, report.similarity = judgement.work, judgement.candidate.similarity
-        report.donor_id, report.donor_created, report.donor_prompt = info.id, info.created, info.prompt
-
     def _threshold(self, step: int) -> float:
-        return evidence.threshold_at(self._limits.region, self.request.schedule.sigmas[step])
-
-    def _set_aside(self, info: EntryInfo, error: EntryError) -> Reason:
-        if isinstance(error, EntryGone):
-            return Reason.of(Code.ENTRY_GONE)
-        self._store.quarantine(info.id, str(error))
-        return Reason.of(Code.ENTRY_CORRUPT, detail=str(error))
+        return evidence.threshold_at(self._decider.limits.region, self.request.schedule.sigmas[step])
 
     # -- end -------------------------------------------------------------------------------------------------------
 

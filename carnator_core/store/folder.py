@@ -58,11 +58,13 @@ class Recalled:
         same_key: entries that may be reused, most similar text first.
         nearest: a similar text of a key that differs little; looked for only where there is none of the same key.
         trouble: what was wrong with an entry that was set aside since the last recall, or None.
+        donors: how many entries of the same key there are.
     """
 
     same_key: list[Candidate]
     nearest: Candidate | None
     trouble: str | None
+    donors: int
 
 
 class Store:
@@ -134,7 +136,8 @@ class Store:
             self._refresh()
             trouble, self._trouble = self._trouble, None
             same_key = self._index.of_key(key, embedding, count, same_text)
-            return Recalled(same_key, None if same_key else self._index.nearest(embedding, key), trouble)
+            nearest = None if same_key else self._index.nearest(embedding, key)
+            return Recalled(same_key, nearest, trouble, self._index.count(key))
 
     def other_seeds(self, key: HardKey, embedding: torch.Tensor, count: int) -> list[Candidate]:
         """Like ``recall``: the entries whose key differs in the seed alone and that name their seed."""
