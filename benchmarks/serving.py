@@ -28,17 +28,23 @@ OWN_NODES = ("own_input", "random_masks", "saved_mask")  # modules of this packa
 
 
 def start_all(
-    install: Install, stack: ExitStack, options: Namespace, first: StreamRequest, arguments: tuple[str, ...] = ()
+    install: Install,
+    stack: ExitStack,
+    options: Namespace,
+    first: StreamRequest,
+    count: int | None = None,
+    arguments: tuple[str, ...] = (),
 ) -> list[StreamRunner]:
-    """Warm servers, as many as asked for, each with a base folder of its own and started with these arguments."""
+    """Warm servers, as many as asked for or ``count``, each with a base folder of its own."""
 
     def start(_: int) -> StreamRunner:
         runner = _start(install, stack, options, arguments)
         runner.warm_up(first)
         return runner
 
-    with ThreadPoolExecutor(options.servers) as pool:
-        return list(pool.map(start, range(options.servers)))
+    count = count or options.servers
+    with ThreadPoolExecutor(count) as pool:
+        return list(pool.map(start, range(count)))
 
 
 def _start(install: Install, stack: ExitStack, options: Namespace, arguments: tuple[str, ...]) -> StreamRunner:
