@@ -1,4 +1,4 @@
-"""Speed-up against attributes kept, one point per variant."""
+"""Pictures of results: speed-up against attributes kept, and risk against coverage."""
 
 from __future__ import annotations
 
@@ -10,12 +10,9 @@ from scripts.testbed.console import say
 
 def write_plot(rows: list[dict[str, Any]], title: str, path: Path) -> None:
     """Draws the rows that have hits to a PNG. Says so and goes on where matplotlib is missing."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        say("no plot: matplotlib is not installed here (the tables do not need it)")
+    figure = _figure()
+    if figure is None:
         return
-    figure = Figure(figsize=(11, 8), layout="constrained")
     axes = figure.add_subplot()
     shown = [row for row in rows if row["attributes_kept"] is not None]
     for number, row in enumerate(shown):
@@ -35,3 +32,39 @@ def write_plot(rows: list[dict[str, Any]], title: str, path: Path) -> None:
     axes.set_title(f"{title} (size of a point: hit rate)", fontsize=10)
     figure.savefig(path, dpi=120)
     say(f"written: {path}")
+
+
+def write_risk_plot(result: dict[str, Any], title: str, path: Path) -> None:
+    """Draws risk against coverage for every score, with what was certified, to a PNG; says so where it cannot."""
+    figure = _figure()
+    if figure is None:
+        return
+    axes = figure.add_subplot()
+    for name, points in result["curves"].items():
+        axes.step(
+            [100 * p["coverage"] for p in points], [100 * p["risk"] for p in points], where="post", label=name,
+            linewidth=1.2,
+        )  # fmt: skip
+    for name, found, mark in (("certified", result["certified"], "o"), ("fresh clusters", result["fresh"], "s")):
+        if found and found["rate"] is not None:
+            rate, bound = 100 * found["rate"], 100 * found["bound"]
+            axes.errorbar(100 * found["coverage"], rate, yerr=[[0], [bound - rate]], marker=mark, capsize=4,
+                          color="black", label=f"{name}, with its bound")  # fmt: skip
+    axes.axhline(100 * result["delta"], color="grey", linewidth=0.8, linestyle="--")
+    axes.set_xlabel("coverage: accepted clusters, %")
+    axes.set_ylabel("unsafe among the accepted, %")
+    axes.set_ylim(bottom=0)
+    axes.legend(fontsize=8)
+    axes.set_title(title, fontsize=10)
+    figure.savefig(path, dpi=120)
+    say(f"written: {path}")
+
+
+def _figure() -> Any:
+    """An empty figure, or None, which is told, where matplotlib is missing."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        say("no plot: matplotlib is not installed here (the tables do not need it)")
+        return None
+    return Figure(figsize=(11, 8), layout="constrained")
