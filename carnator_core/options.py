@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +13,7 @@ ATTENTION_SOURCES = ("auto", "consensus", "donor", "dense")
 ATTENTION_RULES = ("density", "mass")
 WINDOW_RESIDUALS = ("shared", "per layer", "none")
 SEED_POLICIES = ("same seed", "any seed")
+GATE_MODES = THRESHOLDS, CERTIFIED = "thresholds", "certified"
 
 
 def _require(condition: bool, message: str) -> None:
@@ -80,6 +82,10 @@ class GateOptions:
     like. It is trusted only if the representation agrees as closely as it does between two wordings of one scene.
 
     The defaults were read off the stream *tune* of the demo world; other models need their own.
+
+    Args:
+        mode: thresholds, or certified: a certificate decides that matches the request's settings, and where there is
+            none, strict thresholds on the model's own scale (``gate.STRICT``); those set here are not used then.
     """
 
     representation: float = 0.04
@@ -87,11 +93,22 @@ class GateOptions:
     dynamics: float = 2.0
     state: float = 0.06
     near_empty_representation: float = 0.0005
+    mode: str = THRESHOLDS
 
     def __post_init__(self) -> None:
-        for f in dataclasses.fields(self):
-            value = getattr(self, f.name)
-            _require(value >= 0.0, f"threshold {f.name} must be 0 or more, got {value}")
+        _require(self.mode in GATE_MODES, f"gate mode must be one of {GATE_MODES}, got {self.mode!r}")
+        for name, value in self.numbers.items():
+            _require(value >= 0.0, f"threshold {name} must be 0 or more, got {value}")
+
+    @property
+    def numbers(self) -> dict[str, float]:
+        """The thresholds by name."""
+        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "mode"}
+
+    def scaled(self, factors: Mapping[str, float]) -> GateOptions:
+        """Each threshold times the factor of its family."""
+        numbers = {name: value * factors[name.removeprefix("near_empty_")] for name, value in self.numbers.items()}
+        return dataclasses.replace(self, **numbers)
 
 
 @dataclass(frozen=True)
@@ -170,13 +187,23 @@ class Options:
     """Everything one request is run with.
 
     Args:
-        gate: thresholds set by hand; None to use the defaults on the model's own learned scale.
+        gate: thresholds set by hand, or a certificate; None: the defaults on the model's own learned scale.
     """
 
     store: StoreOptions = field(default_factory=StoreOptions)
     probe: ProbeOptions = field(default_factory=ProbeOptions)
     gate: GateOptions | None = field(default_factory=GateOptions)
     reuse: ReuseOptions = field(default_factory=ReuseOptions)
+
+    @property
+    def certified(self) -> bool:
+        """Whether a certificate is asked for."""
+        return self.gate is not None and self.gate.mode == CERTIFIED
+
+    @property
+    def by_hand(self) -> GateOptions | None:
+        """The thresholds to use as they are; None if others take their place."""
+        return None if self.certified else self.gate
 
     def to_dict(self) -> dict[str, Any]:
         return {"version": OPTIONS_VERSION, **dataclasses.asdict(self)}

@@ -21,7 +21,7 @@ from .evidence import token_difference
 from .identity import HardKey, digest
 from .options import GateOptions
 from .reasons import Code, Reason
-from .signature import EarlySignature, discrepancies
+from .signature import FAMILIES, EarlySignature, discrepancies
 from .store.entry import EntryInfo
 from .store.tensor_file import EntryError
 
@@ -77,9 +77,7 @@ class Thresholds:
             mine, reference = getattr(scale, family), getattr(REFERENCE, family)
             return 1.0 if mine is None else mine / reference
 
-        scaled = {f.name: getattr(self.gate, f.name) * ratio(f.name.removeprefix("near_empty_"))
-                  for f in dataclasses.fields(self.gate)}  # fmt: skip
-        return Thresholds(GateOptions(**scaled), self.region * ratio("region"))
+        return Thresholds(self.gate.scaled({name: ratio(name) for name in FAMILIES}), self.region * ratio("region"))
 
 
 def distance(a: EarlySignature, b: EarlySignature, patch: tuple[int, int, int]) -> Scale:

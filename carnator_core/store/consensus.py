@@ -9,22 +9,20 @@ from __future__ import annotations
 import logging
 import os
 import re
-import sqlite3
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import torch
 
 from ..connectivity import Consensus
 from .disk import Disk, by_age
+from .lock import locked
 from .tensor_file import EntryError, TensorFile, is_finite, write_file
 
 log = logging.getLogger("carnator")
 
 FOLDER, SUFFIX, LOCK_FILE = "consensus", ".safetensors", "lock"
 KEPT = 8  # those used last; at some 100 to 200 MB each for the larger models
-BUSY_SECONDS = 10
 _ID = re.compile(r"[0-9a-f]{1,64}")
 
 
@@ -111,17 +109,5 @@ class ConsensusFiles:
             return None
         return found
 
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        """By SQLite on an empty file, as it locks the catalog: on every platform, and ended with its process."""
-        place = self._folder / LOCK_FILE
-        try:
-            connection = sqlite3.connect(place, timeout=BUSY_SECONDS, isolation_level=None)
-            with closing(connection):
-                connection.execute("BEGIN EXCLUSIVE")
-                yield
-        except sqlite3.OperationalError as error:
-            raise OSError(f"the consensus files are in use: {error}") from error
-        except sqlite3.DatabaseError as error:
-            place.unlink(missing_ok=True)  # no empty file: nobody can have locked it
-            raise OSError(f"the lock of the consensus files was damaged: {error}") from error
+    def _locked(self) -> AbstractContextManager[None]:
+        return locked(self._folder / LOCK_FILE, "the consensus files")

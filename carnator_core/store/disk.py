@@ -88,7 +88,7 @@ class Disk:
             if error.errno != errno.ENOTEMPTY:  # POSIX's second name for it
                 raise
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(self.folder(entry_id))) from error
-        _sync_folder(self.entries)
+        sync_folder(self.entries)
 
     def remove(self, entry_id: str) -> bool:
         """Delete an entry; at no instant is a part of it left among the entries. Returns whether it was there."""
@@ -121,7 +121,7 @@ class Disk:
         """Make a complete, synced file in staging one of the store itself, in place of an earlier one."""
         target = self.base / name
         os.replace(file, target)
-        _sync_folder(target.parent)
+        sync_folder(target.parent)
 
     def clean_up(self) -> None:
         """Drop what a killed process left in staging, and all but the newest of the quarantine."""
@@ -165,7 +165,7 @@ def _listed(folder: Path) -> list[os.DirEntry]:
         return []
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     """Make a rename durable where the platform can sync a directory (not on Windows)."""
     if os.name == "posix":
         handle = os.open(folder, os.O_RDONLY)

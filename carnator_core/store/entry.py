@@ -165,6 +165,16 @@ def is_preview(data: bytes) -> bool:
     return len(data) <= MAX_PREVIEW_BYTES and data.startswith(b"\xff\xd8\xff")
 
 
+def read_preview(path: Path) -> bytes | None:
+    """A picture as it is shown, or None where there is no good one. Raises OSError."""
+    try:
+        with open(path, "rb") as file:
+            data = file.read(MAX_PREVIEW_BYTES + 1)
+    except FileNotFoundError:
+        return None
+    return data if is_preview(data) else None
+
+
 def read_info(folder: Path) -> tuple[EntryInfo, torch.Tensor]:
     """Header and text embedding [D] float32 of an entry, without its other tensors. Raises EntryError."""
     with TensorFile(folder / SIGNATURE_FILE) as file:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable
 
 log = logging.getLogger("carnator")
+
+MOST_JOBS = 64  # of those that wait; on a disk that hangs the oldest are dropped
 
 
 class Writer:
@@ -21,8 +24,8 @@ class Writer:
         self._thread: threading.Thread | None = None
         self._failure: str | None = None
 
-    def start(self, job: Callable[[], str | None]) -> None:
-        """Run ``job``, which returns None or a sentence that says why it failed."""
+    def start(self, job: Callable[[], str | None]) -> bool:
+        """Run ``job``, which returns None or a sentence that says why it failed. Returns whether it was begun."""
         with self._lock:
             self.wait()
             thread = threading.Thread(target=self._run, args=(job,), name="carnator-store")
@@ -30,8 +33,9 @@ class Writer:
                 thread.start()
             except RuntimeError as error:  # the interpreter is ending, or there are too many threads
                 self._failed(f"not stored: {error}")
-            else:
-                self._thread = thread
+                return False
+            self._thread = thread
+            return True
 
     def wait(self) -> None:
         """Return when no job is running. A job that calls this does not wait for itself."""
@@ -56,3 +60,43 @@ class Writer:
     def _failed(self, failure: str) -> None:
         log.warning("Carnator: %s", failure)
         self._failure = failure
+
+
+class Queue:
+    """Runs small jobs in order on a background thread; who adds one does not wait. A failure is a line of the log.
+
+    Args:
+        trouble: what a failure means, for a person.
+    """
+
+    def __init__(self, trouble: str):
+        self._trouble = trouble
+        self._lock = threading.Lock()
+        self._jobs: deque[Callable[[], None]] = deque(maxlen=MOST_JOBS)
+        self._working = False
+        self._writer = Writer()
+
+    def add(self, job: Callable[[], None]) -> None:
+        with self._lock:
+            self._jobs.append(job)
+            if self._working:
+                return
+            self._working = True
+        if not self._writer.start(self._work):
+            self._working = False
+
+    def wait(self) -> None:
+        """Return when what was added before is done."""
+        self._writer.wait()
+
+    def _work(self) -> None:
+        while True:
+            with self._lock:
+                if not self._jobs:
+                    self._working = False
+                    return
+                job = self._jobs.popleft()
+            try:
+                job()
+            except Exception as error:  # a thread has nobody to raise to
+                log.warning("Carnator: %s: %s", self._trouble, getattr(error, "strerror", None) or error)

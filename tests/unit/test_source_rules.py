@@ -83,8 +83,8 @@ def test_the_core_does_not_reach_up_into_nodes_or_host_adapters(path: Path) -> N
 
 
 @pytest.mark.parametrize("path", core(), ids=relative)
-def test_the_core_needs_only_torch_numpy_faiss_and_safetensors(path: Path) -> None:
-    allowed = sys.stdlib_module_names | {"torch", "numpy", "faiss", "safetensors", "sqlalchemy", "kernels"}
+def test_the_core_needs_only_what_comfyui_brings_and_faiss(path: Path) -> None:
+    allowed = sys.stdlib_module_names | {"torch", "numpy", "scipy", "faiss", "safetensors", "sqlalchemy", "kernels"}
     assert set(imported(parsed(path))) <= allowed
 
 

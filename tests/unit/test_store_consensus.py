@@ -16,6 +16,7 @@ from carnator_core.options import StoreOptions
 from carnator_core.store import consensus as files
 from carnator_core.store import disk as store_disk
 from carnator_core.store import folder as store_folder
+from carnator_core.store import lock as store_lock
 from carnator_core.store.__main__ import main
 from carnator_core.store.entry import Entry
 from carnator_core.store.folder import MIN_FREE_BYTES, Store
@@ -277,7 +278,7 @@ def test_a_disk_that_is_nearly_full_has_to_hold_the_consensus_too(tmp_path: Path
 def test_files_that_another_program_locks_are_left_alone_for_now(tmp_path: Path, monkeypatch) -> None:
     store = Store(tmp_path, StoreOptions())
     commit(store, "one", a_mass(1))
-    monkeypatch.setattr(files, "BUSY_SECONDS", 0)
+    monkeypatch.setattr(store_lock, "BUSY_SECONDS", 0)
     other = sqlite3.connect(path_of(tmp_path).parent / files.LOCK_FILE, isolation_level=None)
     other.execute("begin exclusive")
     assert commit(store, "two", a_mass(2)).startswith("consensus not updated: the consensus files are in use")
