@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from carnator_core.risk import Score, fixed_sequence, upper_bound
-from carnator_core.signature import FAMILIES
+from carnator_core.risk import fixed_sequence, upper_bound
 
 from .label_file import Record
 from .selective_risk import Cases, curve, difference
@@ -72,18 +71,6 @@ class Labels:
     def _per_label(self, rule: Callable, to: Callable) -> np.ndarray:
         return np.array([to(rule(r["stock"], r["reuse"]) if "reuse" in r else []) for r in self.records])
 
-    @cached_property
-    def families(self) -> tuple[str, ...]:
-        """Those that the labelled clusters have; the same for all, as they are of one setting."""
-        first = next((r for r in self.records if "reuse" in r), None)
-        return () if first is None else tuple(f for f in FAMILIES if first["discrepancies"][f] is not None)
-
-    @cached_property
-    def distances(self) -> np.ndarray:
-        """[labelled, F] discrepancies."""
-        found = [[r["discrepancies"][f] for f in self.families] for r in self.records if "reuse" in r]
-        return np.array(found, float).reshape(-1, len(self.families))
-
     def cases(self, score: np.ndarray) -> Cases:
         """All clusters by a score [labelled] of the labelled ones."""
         everywhere = np.full(len(self), math.inf)
@@ -95,14 +82,9 @@ class Labels:
         return self.cases(np.array([1.0 - r["similarity"] for r in self.records if "reuse" in r]))
 
     @cached_property
-    def by_default(self) -> Cases:
+    def by_gate(self) -> Cases:
         """The largest discrepancy in units of its default threshold."""
         return self.cases(np.array([gate_score(r) for r in self.records if "reuse" in r]))
-
-    def by_score(self, score: Score) -> Cases:
-        """By a score of the discrepancies; what lies beyond its guards cannot be accepted."""
-        found = np.where(score.guarded(self.distances), score.of(self.distances), math.inf)
-        return self.cases(found)
 
     def groups(self) -> dict[str, np.ndarray]:
         """Masks [n]: everything, local edits, and each kind."""
@@ -123,8 +105,8 @@ def as_many(cases: Cases, count: int) -> np.ndarray:
     return cases.score <= min(tops, key=lambda top: abs(int((cases.score <= top).sum()) - count))
 
 
-def row(name: str, labels: Labels, accepted: np.ndarray) -> dict[str, Any]:
-    """What a gate does that accepts these labelled clusters [n] bool.
+def row(name: str, labels: Labels, accepted: np.ndarray, decode: float | None = None) -> dict[str, Any]:
+    """What a gate does that accepts these labelled clusters [n] bool; ``decode``: seconds for decoding one video.
 
     ``coverage``: of all clusters; ``bound``: one-sided exact bound on the rate at 90 % confidence. ``lost`` and
     ``gained`` count attributes, ``net`` is their difference. Seconds are means over hits, of the sampling node and with
@@ -147,7 +129,7 @@ def row(name: str, labels: Labels, accepted: np.ndarray) -> dict[str, Any]:
         "kept": _share(stock - sum(len(lost_plainly(r["stock"], r["reuse"])) for r in hits), stock),
     }
     found["net"] = found["lost"] - found["gained"]
-    return found | _speed(hits, _decode_seconds(labels.records))
+    return found | _speed(hits, decode)
 
 
 def _speed(hits: list[Record], decode: float | None) -> dict[str, Any]:
@@ -163,9 +145,9 @@ def _speed(hits: list[Record], decode: float | None) -> dict[str, Any]:
     }
 
 
-def _decode_seconds(records: Sequence[Record]) -> float | None:
+def decode_seconds(records: Sequence[Record]) -> float | None:
     """Mean over the few clusters of which the video was decoded by the server: it does not depend on the latent."""
-    found = [r["decode_seconds"] for r in records if r["decode_seconds"] is not None]
+    found = [r["decode_seconds"] for r in records if r.get("decode_seconds") is not None]
     return fmean(found) if found else None
 
 

@@ -9,23 +9,37 @@ from __future__ import annotations
 import json
 from argparse import Namespace
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from carnator_core.certificate import Certificate
 from carnator_core.certificate_file import written
 from scripts.testbed.bootstrap import Install
-from scripts.testbed.console import say
+from scripts.testbed.console import Stop, say
 from scripts.testbed.environment import ROOT
 
 from . import plot
-from .certificate_analysis import Labels, as_many, by_kind, certified_by, compared, curves, floor_row, row
+from .arguments import DELTA
+from .certificate_analysis import (
+    CONFIDENCE,
+    Labels,
+    as_many,
+    by_kind,
+    certified_by,
+    compared,
+    curves,
+    decode_seconds,
+    floor_row,
+    row,
+)
 from .certificate_stages import Stages
 from .certificate_tables import tables
 from .certifying import Outcome, as_data, certify_labels, kept
-from .clusters import CERTIFICATION, DEVELOPMENT, FRESH
+from .clusters import CERTIFICATION, DEVELOPMENT
 from .label_file import LabelFile
 from .labelling import FLOORS
 from .scoring import make_scorer
@@ -33,7 +47,6 @@ from .serving import provenance, result_file
 from .shown import CLEAR
 
 SHIPPED = ROOT / "carnator_core" / "certificates"
-CONFIDENCE = 0.9
 # What ``--json`` ends with.
 JSON_FIELDS = (
     "delta", "confidence", "n_accepted", "unsafe", "bound", "coverage", "text_only_coverage", "fresh_n", "fresh_unsafe",
@@ -52,25 +65,113 @@ def run(install: Install, options: Namespace, device: str) -> int:
     with closing(LabelFile(path, bound, head)) as labels, Stages(install, options, scorer, labels) as stages:
         stages.label()
         outcome = _certified(stages, options.delta, out.with_suffix(".certificate.json"))
-        if outcome.certificate is not None:
+        if outcome is not None:
             stages.serve_fresh(outcome.certificate)
-        stages.precision_floor()
-        result = {
-            **head,
-            **bound,
-            "scoring": options.scoring,
-            "servers": options.servers,
-            "threads": torch.get_num_threads(),
-            **analysed(stages, outcome, options.delta),
-            "simulation": simulated(options.quick),
-        }
-        result["labels"]["runs"] = [{n: run[n] for n in ("command", "commit", "date")} for run in labels.runs]
-    out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    print("\n" + tables(result))
-    say(f"\nlabels: {path}\nwritten: {out}")
-    plot.write_risk_plot(result, f"certificate, {device}, {options.sampler}", out.with_suffix(".png"))
-    if options.ship:
-        _ship(outcome, options)
+            stages.precision_floor()
+            result = {**head, **bound, "servers": options.servers, "threads": torch.get_num_threads()}
+            result |= analysed(stages, outcome, options.delta) | {"simulation": simulated(options.quick)}
+            result["labels"]["runs"] = [{name: r[name] for name in ("command", "commit", "date")} for r in labels.runs]
+    say(f"labels: {path}")
+    if outcome is None:
+        result = dict.fromkeys(JSON_FIELDS) | {"delta": options.delta, "confidence": CONFIDENCE}
+    else:
+        out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        print("\n" + tables(result))
+        say(f"written: {out}")
+        plot.write_risk_plot(result, f"certificate, {device}, {options.sampler}", out.with_suffix(".png"))
+        if options.ship:
+            ship(outcome.certificate, options)
     if options.json:
         print(json.dumps(last_line(result)))
     return 0
+
+
+def _name(options: Namespace) -> str:
+    """Quick runs and those with another sampler have names that the tables of the docs leave out."""
+    parts = ["certificate"]
+    parts += [options.sampler] if options.sampler != "euler" else []
+    parts += ["quick"] if options.quick else []
+    return "_".join(parts)
+
+
+def _certified(stages: Stages, delta: float, path: Path) -> Outcome | None:
+    """None, which is told, while labels are missing."""
+    for name in (DEVELOPMENT, CERTIFICATION):
+        have, asked = len(stages.labels(name)), len(stages.clusters[name])
+        if have < asked:
+            say(
+                f"{have} of {asked} {name} clusters are labelled: the same command goes on; nothing is concluded before"
+            )
+            return None
+    outcome = certify_labels(Labels(stages.labels(DEVELOPMENT)), Labels(stages.labels(CERTIFICATION)), delta)
+    say(outcome.sentence)
+    if outcome.certificate is None:
+        return outcome
+    return replace(outcome, certificate=kept(outcome.certificate, path))
+
+
+def analysed(stages: Stages, outcome: Outcome, delta: float) -> dict[str, Any]:
+    """Everything that the tables show, as plain data."""
+    labels, certificate = Labels(stages.labels(CERTIFICATION)), outcome.certificate
+    decode = decode_seconds([record for name in stages.clusters for record in stages.labels(name)])
+    alone, accepted = certified_by(labels.by_text, delta, CONFIDENCE), outcome.accepted
+    ours = labels.by_gate if outcome.score is None else outcome.score
+    gates = [
+        row("text-level retrieval, no gate", labels, labels.labelled, decode),
+        row("default thresholds", labels, labels.by_gate.score <= 1.0, decode),
+        row("text similarity alone, certified alike", labels, alone, decode),
+    ]
+    if certificate is not None:
+        same = as_many(labels.by_text, certificate.accepted)
+        gates += [
+            row("text similarity alone, as many hits", labels, same, decode),
+            row("certified score", labels, accepted, decode),
+        ]
+    fresh = Labels([] if certificate is None else stages.fresh(certificate))
+    floors = [floor_row(name, stages.floors(name), labels) for name in FLOORS]
+    return {
+        "delta": delta,
+        "confidence": CONFIDENCE,
+        "sentence": outcome.sentence,
+        "labels": {name: len(stages.labels(name)) for name in stages.clusters},
+        "certificate": certificate and as_data(certificate),
+        "certified": gates[-1] if certificate is not None else None,
+        "certified_text": _by_text(gates[2], labels.by_text.score[alone]) if alone.any() else None,
+        "fresh": row("certified score, fresh clusters", fresh, fresh.labelled, decode) if len(fresh) else None,
+        "gates": gates,
+        "by_kind": by_kind(labels, accepted),
+        "compared": compared(labels, ours),
+        "curves": curves({"early states": ours, "default thresholds": labels.by_gate, "text": labels.by_text}),
+        "floors": [line for line in floors if line["clusters"]],
+    }
+
+
+def _by_text(line: dict[str, Any], distances: np.ndarray) -> dict[str, Any]:
+    return {**line, "least_similarity": round(1.0 - float(distances.max()), 4)}
+
+
+def last_line(result: dict[str, Any]) -> dict[str, Any]:
+    """What ``--json`` ends with; null where there is no such number."""
+    found = dict.fromkeys(JSON_FIELDS) | {name: result[name] for name in ("delta", "confidence")}
+    certified, text, fresh = (result.get(name) for name in ("certified", "certified_text", "fresh"))
+    if certified:
+        found |= {"n_accepted": certified["accepted"], "bound": result["certificate"]["bound"]}
+        found |= {name: certified[name] for name in ("unsafe", "coverage")}
+        found["text_only_coverage"] = text["coverage"] if text else 0.0
+    if fresh:
+        found |= {"fresh_n": fresh["accepted"], "fresh_unsafe": fresh["unsafe"]}
+    if result.get("simulation"):
+        found |= {name: result["simulation"][name] for name in ("simulated_false_rate", "naive_false_rate")}
+    return found
+
+
+def ship(certificate: Certificate | None, options: Namespace) -> None:
+    """Write the certificate where the pack finds it. Raises Stop if there is none, or none that may be shipped."""
+    if certificate is None:
+        raise Stop("there is no certificate to ship.")
+    if options.quick or certificate.delta != DELTA:
+        raise Stop(f"only a whole measurement at a rate of {DELTA:g} is shipped.")
+    SHIPPED.mkdir(exist_ok=True)
+    path = SHIPPED / f"demo_{options.sampler}_{options.steps}_steps.json"
+    path.write_bytes(written(certificate))
+    say(f"shipped: {path}")

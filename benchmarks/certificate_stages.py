@@ -10,6 +10,7 @@ from argparse import Namespace
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
+from carnator_core.certificate import Certificate
 from scripts.testbed.bootstrap import Install
 from scripts.testbed.console import say
 
@@ -19,7 +20,6 @@ from .labelling import PRECISION, Labeller
 from .scoring import LatentScorer
 from .serving import start_all
 from .sharing import shared_out
-from .stream_run import StreamRunner
 
 PRECISION_ARGUMENTS = ("--bf16-unet",)
 Work = Callable[[Labeller, int, Cluster], list[Record]]
@@ -39,7 +39,7 @@ class Stages:
         counts = {DEVELOPMENT: options.development, CERTIFICATION: options.clusters, FRESH: options.fresh}
         self.clusters = {name: make_clusters(name, count) for name, count in counts.items()}
         self._servers = ExitStack()
-        self._runners: list[StreamRunner] = []
+        self._labellers: list[Labeller] = []
 
     def __enter__(self) -> Stages:
         return self
@@ -67,13 +67,32 @@ class Stages:
         found = {record["id"]: record for record in self._labels.records if record.get("floor") == name}
         return [found[cluster.id] for cluster in self._floor_clusters() if cluster.id in found]
 
+    def serve_fresh(self, certificate: Certificate | None) -> None:
+        """Fresh clusters behind the gate in its mode "certified", by this certificate in the stores of the servers.
+
+        Without one, a single development cluster shows what that mode does then.
+        """
+        if certificate is None:
+            return
+        done = {record["id"] for record in self.fresh(certificate)}
+        todo = [cluster for cluster in self.clusters[FRESH] if cluster.id not in done]
+
+        def work(labeller: Labeller, number: int, cluster: Cluster) -> list[Record]:
+            return [labeller.serve_certified(cluster, number, certificate)]
+
+        self._run(FRESH, todo, work)
+
+    def fresh(self, certificate: Certificate) -> list[Record]:
+        """What the file holds of fresh clusters that were served by this certificate."""
+        return [record for record in self.labels(FRESH) if record["certificate"] == certificate.id]
+
     def precision_floor(self) -> None:
         """The stock sampler on servers of their own, with other weights."""
         done = {record["id"] for record in self.floors(PRECISION)}
         todo = [cluster for cluster in self._floor_clusters() if cluster.id not in done]
         with ExitStack() as stack:
-            runners = self._start(stack, todo, PRECISION_ARGUMENTS)
-            self._share_out(PRECISION, runners, todo, lambda labeller, _, c: [labeller.stock_floor(PRECISION, c)])
+            labellers = self._start(stack, todo, PRECISION_ARGUMENTS)
+            self._share_out(PRECISION, labellers, todo, lambda labeller, _, c: [labeller.stock_floor(PRECISION, c)])
 
     def _floor_clusters(self) -> list[Cluster]:
         return self.clusters[CERTIFICATION][: self._options.floors]
@@ -83,23 +102,23 @@ class Stages:
         return [cluster for cluster in self.clusters[name] if cluster.id not in done]
 
     def _run(self, what: str, todo: list[Cluster], work: Work) -> None:
-        if not self._runners:
-            self._runners = self._start(self._servers, todo)
-        self._share_out(what, self._runners, todo, work)
+        if not self._labellers:
+            self._labellers = self._start(self._servers, todo)
+        self._share_out(what, self._labellers, todo, work)
 
-    def _start(self, stack: ExitStack, todo: Sequence[Cluster], arguments: tuple[str, ...] = ()) -> list[StreamRunner]:
+    def _start(self, stack: ExitStack, todo: Sequence[Cluster], arguments: tuple[str, ...] = ()) -> list[Labeller]:
         if not todo or self._left() == 0:
             return []
         count = min(self._options.servers, len(todo))
-        return start_all(self._install, stack, self._options, todo[0].base, count, arguments)
+        runners = start_all(self._install, stack, self._options, todo[0].base, count, arguments)
+        return [Labeller(runner, self._scorer) for runner in runners]
 
-    def _share_out(self, what: str, runners: list[StreamRunner], todo: list[Cluster], work: Work) -> None:
+    def _share_out(self, what: str, workers: list[Labeller], todo: list[Cluster], work: Work) -> None:
         if not todo:
             return
-        if not runners:
+        if not workers:
             say(f"the time is up: none of {len(todo)} {what}")
             return
-        workers = [Labeller(runner, self._scorer) for runner in runners]
         started = time.monotonic()
         for count, records in enumerate(shared_out(workers, todo, work, self._left()), 1):
             self._labels.add(records)

@@ -12,10 +12,11 @@ from typing import Any
 from .summary import markdown
 
 RULE = """*Unsafe*: an attribute is lost that KSampler's video clearly shows (the scorer gives it at least 0.9) and the
-reused one does not (another value is as likely or likelier); *plain*: the same without a margin, as in the other tables.
-*at most*: one-sided exact bound on the rate at 90 % confidence. Every cluster is one base request and one variation of
-it on a noise seed of its own; kinds of variation have the streams' shares. The gate was open when clusters were
-labelled; *labelled* are those that the rules of region and saving let through, and *coverage* is of all clusters."""
+reused one does not (another value is as likely or likelier); *plain*: the same without a margin, as in the other
+tables. *at most*: one-sided exact bound on the rate at 90 % confidence. Every cluster is one base request and one
+variation of it on a noise seed of its own; kinds of variation have the streams' shares. The gate was open when clusters
+were labelled; *labelled* are those that the rules of region and saving let through, and *coverage* is of all
+clusters."""
 
 
 def sections(folder: Path) -> list[str]:
@@ -39,8 +40,8 @@ def tables(result: dict[str, Any]) -> str:
     parts += ["**By kind of edit**", markdown(_kinds(result))]
     if result["compared"]:
         parts += [
-            "**Coverage at equal observed risk**, the certificate's score against text similarity, both behind the rules "
-            "of region and saving; difference with its 90 % bootstrap interval over clusters",
+            "**Coverage at equal observed risk**, the certificate's score against text similarity, both behind the "
+            "rules of region and saving; difference with its 90 % bootstrap interval over clusters",
             markdown(_compared(result)),
         ]
     if result["floors"]:
@@ -59,8 +60,8 @@ def _origin(result: dict[str, Any]) -> str:
     commits = ", ".join(dict.fromkeys(run["commit"][:9] for run in labels["runs"]))
     shared = f"; {result['servers']} servers shared the device" if result["servers"] > 1 else ""
     return (
-        f"`{result['command']}`, commit {result['commit'][:9]}, {result['device']}, {result['date']}{shared}. Clusters: "
-        f"{sets} (labelled at commit {commits}); {result['steps']} steps, {result['sampler']}."
+        f"`{result['command']}`, commit {result['commit'][:9]}, {result['device']}, {result['date']}{shared}. "
+        f"Clusters: {sets} (labelled at commit {commits}); {result['steps']} steps, {result['sampler']}."
     )
 
 
@@ -70,8 +71,8 @@ def _certification(result: dict[str, Any]) -> list[dict[str, Any]]:
     if chosen:
         rows.append(_certified("certified score", _score(chosen), result["certified"]))
     if result["certified_text"]:
-        limit = f"similarity > {1 - result['certified_text']['limit']:.4f}" if result["certified_text"]["limit"] else ""
-        rows.append(_certified("text similarity alone, certified alike", limit, result["certified_text"]))
+        threshold = f"similarity ≥ {result['certified_text']['least_similarity']:.4f}"
+        rows.append(_certified("text similarity alone, certified alike", threshold, result["certified_text"]))
     if result["fresh"]:
         rows.append(_certified("the certified score on fresh clusters", "", result["fresh"]))
     return rows or [{"": "nothing was certified"}]

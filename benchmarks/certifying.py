@@ -18,6 +18,7 @@ from carnator_core.signature import Discrepancies
 from scripts.testbed.console import Stop
 
 from .certificate_analysis import CONFIDENCE, Labels
+from .selective_risk import Cases
 from .shown import CLEAR
 
 LABEL_RULE = (
@@ -31,14 +32,15 @@ class Outcome:
     """A certificate, or the sentence why there is none.
 
     Args:
-        prepared: what was settled before labels were looked at; None if it did not come to that.
         accepted: [n] bool over the certification clusters.
+        score: the certification clusters by the certificate's score, infinite where another rule refuses; None if it
+            did not come to that.
     """
 
     certificate: Certificate | None
     sentence: str
-    prepared: Prepared | None
     accepted: np.ndarray
+    score: Cases | None = None
 
 
 def certify_labels(development: Labels, certification: Labels, delta: float) -> Outcome:
@@ -46,26 +48,39 @@ def certify_labels(development: Labels, certification: Labels, delta: float) -> 
     nothing = np.zeros(len(certification), bool)
     settings = common_settings(development, certification)
     if settings is None:
-        return Outcome(None, "no pair was let through by the rules of region and saving", None, nothing)
-    chosen, tested = pairs(development, development.labelled), pairs(certification, certification.judged)
-    near_empty = GateOptions().near_empty_representation
+        return Outcome(None, "no certificate: the rules of region and saving let no pair through", nothing)
+    score = None
     try:
-        prepared = prepare(tested, settings, chosen, near_empty)
+        chosen, tested = pairs(development, development.labelled), pairs(certification, certification.judged)
+        prepared = prepare(tested, settings, chosen, GateOptions().near_empty_representation)
+        score = _by_score(certification, prepared)
+        certificate = _made(prepared, delta)
     except NotCertified as error:
-        return Outcome(None, str(error), None, nothing)
-    eligible = np.isin(certification.ids, [p.target for p, yes in zip(prepared.tested, prepared.eligible) if yes])
-    if (eligible & ~certification.labelled).any():
-        raise Stop("a pair without a label would count as one that the rules let through")
-    try:
-        found = calibrate(prepared, delta, CONFIDENCE, LABEL_RULE)
-    except NotCertified as error:
-        return Outcome(None, str(error), prepared, nothing)
+        return Outcome(None, f"no certificate: {error}", nothing, score)
+    limit = np.inf if certificate.limit is None else certificate.limit
+    accepted = score.score < limit
+    if int(accepted.sum()) != certificate.accepted or int(score.unsafe[accepted].sum()) != certificate.unsafe:
+        raise Stop("the certificate and the labels it was made of disagree about what it accepts")
+    return Outcome(certificate, certificate.sentence(), accepted, score)
+
+
+def _made(prepared: Prepared, delta: float) -> Certificate:
+    found = calibrate(prepared, delta, CONFIDENCE, LABEL_RULE)
     if found.certificate is None:
-        return Outcome(None, found.sentence, prepared, nothing)
-    limit = np.inf if found.certificate.limit is None else found.certificate.limit
-    taken = prepared.eligible & (prepared.scores < limit)
-    accepted = np.isin(certification.ids, [p.target for p, yes in zip(prepared.tested, taken) if yes])
-    return Outcome(found.certificate, found.sentence, prepared, accepted)
+        raise NotCertified(found.sentence)
+    return found.certificate
+
+
+def _by_score(labels: Labels, prepared: Prepared) -> Cases:
+    """Raises Stop where a pair that has no label would count as one that the rules let through."""
+    scores = {
+        pair.target: score if eligible else np.inf
+        for pair, score, eligible in zip(prepared.tested, prepared.scores, prepared.eligible, strict=True)
+    }
+    found = Cases(np.array([scores.get(name, np.inf) for name in labels.ids]), labels.unsafe)
+    if (np.isfinite(found.score) & ~labels.labelled).any():
+        raise Stop("a pair that was refused with the gate open would count as one that the rules let through")
+    return found
 
 
 def pairs(labels: Labels, which: np.ndarray) -> list[LabelledPair]:
