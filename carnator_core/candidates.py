@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from .identity import HardKey
 from .options import Options
 from .reasons import Code, Reason
-from .recall import Candidate
+from .recall import Candidate, Recalled
 from .request import Request
-from .store.folder import Recalled, Store
+from .store.folder import Store
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,11 @@ def _require_percent(name: str, value: float) -> None:
     _require(0.0 <= value <= 100.0, f"{name} must lie between 0 and 100 percent, got {value}")
 
 
+def is_store_name(name: str) -> bool:
+    plain = name.replace("-", "").replace("_", "")
+    return name.isascii() and plain.isalnum() and len(name) <= 64
+
+
 @dataclass(frozen=True)
 class StoreOptions:
     """Where donors are kept. ``name`` is a plain label, never a path; ``budget_gb`` is in 10^9 bytes."""
@@ -34,9 +39,8 @@ class StoreOptions:
     mode: str = "read+write"
 
     def __post_init__(self) -> None:
-        plain = self.name.replace("-", "").replace("_", "")
         _require(
-            self.name.isascii() and plain.isalnum() and len(self.name) <= 64,
+            is_store_name(self.name),
             f"a store name is 1 to 64 ASCII letters, digits, '-' and '_', got {self.name!r}",
         )
         _require(self.budget_gb > 0, f"the store budget must be above 0 GB, got {self.budget_gb}")

@@ -35,6 +35,23 @@ class Candidate:
     similarity: float
 
 
+@dataclass(frozen=True)
+class Recalled:
+    """What a store knows of a request before its first step.
+
+    Args:
+        same_key: entries that may be reused, most similar text first.
+        nearest: a similar text of a key that differs little; looked for only where there is none of the same key.
+        trouble: what was wrong with an entry that was set aside since the last recall, or None.
+        donors: how many entries of the same key there are.
+    """
+
+    same_key: list[Candidate]
+    nearest: Candidate | None
+    trouble: str | None
+    donors: int
+
+
 class TextIndex:
     """The embeddings of a store's entries in memory. Not thread-safe."""
 

@@ -24,7 +24,8 @@ class Report:
     reason: Reason = field(default_factory=lambda: Reason.of(Code.STORE_EMPTY))
     discrepancies: Discrepancies | None = None
     thresholds: GateOptions | None = None
-    region_share: float | None = None
+    region_share: float | None = None  # after a hit the mean over its reuse steps
+    decided_share: float | None = None  # as the gate saw it
     region_history: list[tuple[int, float]] = field(default_factory=list)
     donor_id: str | None = None
     donor_created: float | None = None
@@ -73,6 +74,13 @@ class Report:
         if not self.dense_step_seconds or not self.seconds:
             return None
         return self.dense_step_seconds * sum(self.steps.values()) / self.seconds
+
+    @property
+    def seconds_saved(self) -> float:
+        """The same as a difference; 0 where nothing was reused."""
+        if self.dense_step_seconds is None or self.decision not in (Decision.HIT, Decision.ASSIST):
+            return 0.0
+        return max(0.0, self.dense_step_seconds * sum(self.steps.values()) - self.seconds)
 
     def status(self) -> str:
         """One line for the node and the log."""

@@ -13,6 +13,7 @@ import torch
 from ..handle import Outcome, ReportHandle
 from ..options import Options
 from ..reasons import Decision
+from .comfy_history import note_outcome
 from .comfy_picture import evidence_picture, heat_mask
 from .comfy_run import ComfyRun, with_carnator
 
@@ -63,11 +64,13 @@ def pinned(options: Options, donor: ReportHandle | None) -> Options:
 
 
 def outcome_of(run: ComfyRun, model: Any, latent: Any) -> Outcome:
-    """What a run left. Latents that were declined may have any shape, even nested ones."""
+    """What a run left, which is also noted in its store. Latents that were declined may have any shape."""
     report = run.report
     if report.decision is Decision.HIT:
         heat = run.session.heat
         mask, picture = heat_mask(heat, latent), evidence_picture(model, latent, heat)
     else:
         mask, picture = torch.ones((1, 64, 64) if latent.is_nested else (1, *latent.shape[-2:])), None
-    return Outcome(report.to_dict(), report.status(), mask, picture)
+    outcome = Outcome(report.to_dict(), report.status(), mask, picture)
+    note_outcome(run, outcome, model, latent)
+    return outcome

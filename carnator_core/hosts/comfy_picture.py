@@ -50,9 +50,9 @@ def preview_picture(model: Any, latent: torch.Tensor) -> bytes | None:
     try:
         from PIL import Image
 
-        frames = _colours(model, latent)
-        middle = frames[frames.shape[0] // 2]
-        picture = Image.fromarray((middle.movedim(0, -1) * 255).round().to(torch.uint8).numpy())
+        middle = latent.shape[2] // 2
+        frame = _colours(model, latent[:, :, middle : middle + 1])[0]
+        picture = Image.fromarray((frame.movedim(0, -1) * 255).round().to(torch.uint8).numpy())
         scale = PREVIEW_SIDE / max(picture.size)
         picture = picture.resize([max(1, round(side * scale)) for side in picture.size])
         data = io.BytesIO()

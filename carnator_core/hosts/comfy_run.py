@@ -70,6 +70,7 @@ class ComfyRun:
 
     def __init__(self, options: Options, store_root: Path, progress: Callable[[str], None] = lambda text: None):
         self.options, self._store_root, self._progress = options, store_root, progress
+        self.store_folder = store_root / options.store.name
         nothing = Reason.of(Code.NOT_SAMPLED)
         self.report = Report(decision=Decision.DECLINED, reason=nothing, thresholds=options.gate)
         self.session: Session | None = None

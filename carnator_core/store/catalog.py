@@ -11,6 +11,7 @@ change of the tables needs a new ``CATALOG_SCHEMA`` and nothing else.
 from __future__ import annotations
 
 import json
+import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -51,13 +52,47 @@ class Usage:
     pinned: bool
 
 
+@dataclass(frozen=True)
+class Listed(Usage):
+    """The same with what a list for people shows besides.
+
+    Args:
+        latent: sides of the latent as the key names them, such as "1x16x21x60x104", if it does.
+    """
+
+    created: float
+    latent: str | None
+
+
+@dataclass(frozen=True)
+class Totals:
+    """Over all entries of a store."""
+
+    entries: int
+    bytes: int
+    hits: int
+    seconds_saved: float
+
+
+# What a list may be ordered by: columns of the catalog, and whether the largest comes first.
+ORDERS = {
+    "newest": (("created", True),),
+    "largest": (("bytes", True),),
+    "most_used": (("hits", True), ("last_used", True)),
+    "least_used": (("hits", False), ("last_used", False)),
+}
+
+
 class Catalog:
     """One connection to the catalog in a store's folder. Calls must not overlap; several processes may have one each.
 
     Every method raises CatalogError, and CatalogDamaged if the file has to be replaced.
+
+    Args:
+        read_only: whether the file must be there and stays as it is. Such a connection keeps nobody from writing.
     """
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, read_only: bool = False):
         try:
             import sqlalchemy
         except ImportError as error:
@@ -65,32 +100,38 @@ class Catalog:
         self._sql = sqlalchemy
         self._table = _entries_table(sqlalchemy)
         self._path = Path(folder) / FILES[0]
+        place = f"{self._path.absolute().as_uri()}?mode={'ro' if read_only else 'rwc'}"
         # One connection for all threads: its data_version then counts the changes of others alone.
         self._engine = sqlalchemy.create_engine(
-            sqlalchemy.URL.create("sqlite", database=str(self._path)),
+            "sqlite://",
+            creator=lambda: sqlite3.connect(place, uri=True, check_same_thread=False, timeout=BUSY_SECONDS),
             poolclass=sqlalchemy.pool.StaticPool,
-            connect_args={"check_same_thread": False},
         )
         try:
-            self._open()
+            if not read_only:
+                self._prepare()
+            self._check_version()
             self._file = self._identity()
         except BaseException:
             self.close()
             raise
 
-    def _open(self) -> None:
+    def _prepare(self) -> None:
+        """Make the catalog where there is none."""
         with self._connected() as connection:
-            connection.exec_driver_sql(f"PRAGMA busy_timeout = {1000 * BUSY_SECONDS}")
             connection.exec_driver_sql("PRAGMA journal_mode = WAL")
             connection.exec_driver_sql("PRAGMA synchronous = NORMAL")
         with self._connected() as connection:
             connection.exec_driver_sql("BEGIN IMMEDIATE")  # two processes may make the same catalog
-            version = connection.exec_driver_sql("PRAGMA user_version").scalar()
-            present = self._sql.inspect(connection).has_table(self._table.name)
-            if version == 0 and not present:
+            if not connection.exec_driver_sql("SELECT 1 FROM sqlite_master").first():
                 self._table.create(connection)
                 connection.exec_driver_sql(f"PRAGMA user_version = {CATALOG_SCHEMA}")
-            elif version != CATALOG_SCHEMA or not present:
+
+    def _check_version(self) -> None:
+        with self._connected() as connection:
+            version = connection.exec_driver_sql("PRAGMA user_version").scalar()
+            present = self._sql.inspect(connection).has_table(self._table.name)
+            if version != CATALOG_SCHEMA or not present:
                 raise CatalogDamaged(f"the catalog has version {version}, not {CATALOG_SCHEMA}")
 
     def _identity(self) -> tuple[int, int] | None:
@@ -131,6 +172,30 @@ class Catalog:
         columns = (c.id, c.bytes, c.seconds, c.hits, c.seconds_saved, c.last_used, c.pinned)
         with self._connected() as connection:
             return [Usage(*row) for row in connection.execute(self._sql.select(*columns))]
+
+    def page(self, order: str, offset: int, limit: int) -> list[Listed]:
+        """Some of the entries in one of the ``ORDERS``."""
+        c = self._table.c
+        by = [c[name].desc() if largest else c[name] for name, largest in ORDERS[order]]
+        return self._listing(self._sql.select(*self._shown).order_by(*by, c.id).offset(offset).limit(limit))
+
+    def find(self, entry_id: str) -> Listed | None:
+        return next(iter(self._listing(self._sql.select(*self._shown).where(self._table.c.id == entry_id))), None)
+
+    @property
+    def _shown(self) -> list[Any]:
+        c = self._table.c
+        return [c.id, c.bytes, c.seconds, c.hits, c.seconds_saved, c.last_used, c.pinned, c.created, c.key]
+
+    def _listing(self, query: Any) -> list[Listed]:
+        with self._connected() as connection:
+            return [Listed(*row[:-1], latent=_latent(row.key)) for row in connection.execute(query)]
+
+    def totals(self) -> Totals:
+        c, sums = self._table.c, self._sql.func
+        columns = [sums.count(), *(sums.coalesce(sums.sum(of), 0) for of in (c.bytes, c.hits, c.seconds_saved))]
+        with self._connected() as connection:
+            return Totals(*connection.execute(self._sql.select(*columns)).one())
 
     def enter(self, found: Iterable[tuple[EntryInfo, torch.Tensor, int, bool]]) -> None:
         """Add entries given as (info, embedding, bytes, pinned); those already listed stay as they are."""
@@ -226,6 +291,14 @@ def _entries_table(sql: Any) -> Any:
         sql.Column("output", sql.String),
         sql.Column("seed", sql.String),  # its integers have a sign and 64 bits: too few
     )
+
+
+def _latent(key: str) -> str | None:
+    """What a key in JSON says about the size of the latent."""
+    try:
+        return json.loads(key).get("video size")
+    except (ValueError, AttributeError):
+        return None
 
 
 def _listed(row: Any, keys: dict[str, HardKey]) -> tuple[EntryInfo, torch.Tensor]:

@@ -21,6 +21,7 @@ from .entry import PIN_FILE, SIGNATURE_FILE, TRAJECTORY_FILE, checked_id, is_id
 
 log = logging.getLogger("carnator")
 
+ENTRIES = "entries"
 KEPT_IN_QUARANTINE = 8
 QUARANTINE_BYTES = 1_000_000_000
 STALE_SECONDS = 3600
@@ -31,7 +32,7 @@ class Disk:
 
     def __init__(self, base: Path):
         self.base = base
-        self.entries, self._staging, self._quarantine = (base / part for part in ("entries", "staging", "quarantine"))
+        self.entries, self._staging, self._quarantine = (base / part for part in (ENTRIES, "staging", "quarantine"))
         for folder in (self.entries, self._staging, self._quarantine):
             folder.mkdir(parents=True, exist_ok=True)
         self.clean_up()

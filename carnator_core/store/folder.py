@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,7 +18,7 @@ import torch
 from ..connectivity import Connectivity, Consensus
 from ..identity import HardKey
 from ..options import StoreOptions
-from ..recall import Candidate, TextIndex
+from ..recall import Candidate, Recalled, TextIndex
 from ..signature import EarlySignature
 from . import catalog as catalogs
 from .catalog import Catalog, CatalogDamaged, CatalogError, Usage
@@ -38,7 +37,9 @@ from .entry import (
     write_entry,
 )
 from .eviction import Purged, victims
+from .history import History
 from .tensor_file import EntryError, EntryGone, is_finite
+from .verdicts import VerdictLog
 from .writer import Writer
 
 if TYPE_CHECKING:
@@ -50,23 +51,6 @@ GB = 1_000_000_000
 MIN_FREE_BYTES = 5 * GB
 
 
-@dataclass(frozen=True)
-class Recalled:
-    """What a store knows of a request before its first step.
-
-    Args:
-        same_key: entries that may be reused, most similar text first.
-        nearest: a similar text of a key that differs little; looked for only where there is none of the same key.
-        trouble: what was wrong with an entry that was set aside since the last recall, or None.
-        donors: how many entries of the same key there are.
-    """
-
-    same_key: list[Candidate]
-    nearest: Candidate | None
-    trouble: str | None
-    donors: int
-
-
 class Store:
     """The entries under one root and name. Thread-safe. Raises OSError if folder or catalog cannot be used."""
 
@@ -74,6 +58,7 @@ class Store:
         self.options = options
         self.disk = Disk(Path(root) / options.name)
         self.consensuses = ConsensusFiles(self.disk)
+        self.history, self.verdicts = History(self.disk.base), VerdictLog(self.disk.base)
         self._lock = threading.RLock()
         self._writer = Writer()
         self._leases: list[str] = []
@@ -369,6 +354,10 @@ class Store:
                 return False
             self._forget(entry_id)
             return True
+
+    def in_use(self, entry_id: str) -> bool:
+        """Whether this process is reading it."""
+        return entry_id in self._leases
 
     def quarantine(self, entry_id: str, why: str) -> None:
         """Take an entry out of use but keep its files for inspection."""

@@ -61,8 +61,10 @@ class Record:
         seconds_saved: dense seconds extrapolated from the run's own dense steps less its own seconds; 0 unless reused.
         donor: id of the entry that was reused, or that was nearest; request_id: the id that this request has as an
             entry, whether stored or not; entry_id: the same if it was stored.
+        region_share: of the video that was computed, after a hit the mean over its steps; decided_share: of the
+            tokens in the region when the gate decided.
         discrepancies, thresholds: what the gate found, and what it held that against.
-        settings: all that can change a hit's pixels, by name.
+        settings: all that can change a hit's pixels, by name, see settings.py; empty for what was declined.
         work: model evaluations relative to a dense run.
         picture: whether there is one.
     """
@@ -79,9 +81,10 @@ class Record:
     request_id: str | None
     entry_id: str | None
     region_share: float | None
+    decided_share: float | None
     discrepancies: dict[str, float | None] | None
     thresholds: dict[str, Any] | None
-    settings: dict[str, str] | None
+    settings: dict[str, str]
     similarity: float | None
     work: float | None
     picture: bool
@@ -119,9 +122,10 @@ _CHECKS = {
     "request_id": optional(is_name),
     "entry_id": optional(is_name),
     "region_share": optional(is_number),
+    "decided_share": optional(is_number),
     "discrepancies": optional(map_of(optional(is_number))),
     "thresholds": optional(map_of(is_plain)),
-    "settings": optional(map_of(is_text)),
+    "settings": map_of(is_text),
     "similarity": optional(is_number),
     "work": optional(is_number),
     "picture": is_bool,
@@ -155,7 +159,8 @@ class History:
             path.write_bytes(picture)
         except OSError as error:
             log.warning("Carnator: the picture of a decision was not written: %s", error.strerror or error)
-            path.unlink(missing_ok=True)
+            with suppress(OSError):
+                path.unlink(missing_ok=True)
             return False
         return True
 
@@ -191,6 +196,11 @@ class History:
         for picture in self._pictures.glob("*.jpg"):
             if picture.name not in names:
                 picture.unlink(missing_ok=True)
+
+
+def finish() -> None:
+    """Return when this process has nothing left to write to any history."""
+    _pending.wait()
 
 
 def _records(lines: Iterable[Line]) -> list[tuple[int, Record]]:

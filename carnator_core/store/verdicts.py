@@ -33,8 +33,8 @@ class Verdict:
         safe: whether the result is what was asked for.
         origin: who says so: artist, audit (a dense run of the same request) or scorer.
         kind, family: of edit, and of prompts, where those are known.
-        similarity: of the two texts; share: of the video that was computed; work: model evaluations relative to a
-            dense run.
+        similarity: of the two texts; share: of the tokens in the region when the gate decided; work: model evaluations
+            relative to a dense run.
         discrepancies: what the gate found; accepted_by: the thresholds that let it pass.
         settings: all that could change the result's pixels, by name.
         decision: id of the decision that it speaks of, if it was given on one.
@@ -95,21 +95,21 @@ class VerdictLog:
         """Raises ValueError for a verdict that could not be read again."""
         made(Verdict, asdict(verdict), _CHECKS)
         with self._journal.locked():
-            earlier = self.by_decision(verdict.origin).get(verdict.decision or "")
-            self._journal.append(*([] if earlier is None else [_undone(earlier.id)]), asdict(verdict))
+            self._journal.append(asdict(verdict))
 
     def undo(self, verdict_id: str) -> bool:
         """Take a verdict back. Returns whether it stood."""
         with self._journal.locked():
             if all(verdict.id != verdict_id for verdict in self.read()):
                 return False
-            self._journal.append(_undone(verdict_id))
+            self._journal.append({"undo": verdict_id, "when": time.time()})
             return True
 
     def read(self) -> list[Verdict]:
         """The verdicts that stand; damaged lines are skipped and counted in ``damaged``."""
         standing: dict[str, Verdict] = {}
-        damaged = 0
+        last: dict[tuple[str, str], str] = {}
+        self.damaged = 0
         for line in self._journal.lines():
             data = line.data or {}
             if is_name(data.get("undo")):
@@ -118,11 +118,16 @@ class VerdictLog:
             try:
                 verdict = made(Verdict, data, _CHECKS)
             except ValueError:
-                damaged += 1
+                self.damaged += 1
                 continue
+            if verdict.decision is not None:
+                of = verdict.decision, verdict.origin
+                earlier = standing.get(last.get(of, ""))
+                if earlier is not None and (earlier.decision, earlier.origin) == of:
+                    del standing[earlier.id]
+                last[of] = verdict.id
             standing.pop(verdict.id, None)
             standing[verdict.id] = verdict
-        self.damaged = damaged
         return list(standing.values())
 
     def tally(self) -> dict[str, int]:
@@ -150,7 +155,7 @@ def judge_decision(store: Logs, decision_id: str, safe: bool, origin: str = ORIG
     record = store.history.find(decision_id)
     if record is None:
         raise LookupError("this decision is not in the history any more")
-    if record.decision != Decision.HIT.value or record.donor is None:
+    if record.decision != Decision.HIT.value or None in (record.request_id, record.donor):
         raise ValueError("only a hit can be judged: this run reused nothing")
     earlier = store.verdicts.by_decision(origin).get(decision_id)
     if earlier is not None and earlier.safe == safe:
@@ -158,7 +163,7 @@ def judge_decision(store: Logs, decision_id: str, safe: bool, origin: str = ORIG
     verdict = Verdict(
         id=uuid.uuid4().hex,
         when=time.time(),
-        target=record.request_id or record.id,
+        target=record.request_id,
         donor=record.donor,
         safe=safe,
         origin=origin,
@@ -166,9 +171,9 @@ def judge_decision(store: Logs, decision_id: str, safe: bool, origin: str = ORIG
         family=None,
         similarity=record.similarity or 0.0,
         discrepancies=record.discrepancies or {},
-        share=record.region_share or 0.0,
+        share=record.decided_share or 0.0,
         work=record.work or 0.0,
-        settings=record.settings or {},
+        settings=record.settings,
         accepted_by=record.thresholds or {},
         decision=record.id,
     )
@@ -183,7 +188,3 @@ def withdraw_verdict(store: Logs, decision_id: str, origin: str = ORIGINS[0]) ->
     """
     verdict = store.verdicts.by_decision(origin).get(decision_id)
     return verdict is not None and store.verdicts.undo(verdict.id)
-
-
-def _undone(verdict_id: str) -> dict[str, Any]:
-    return {"undo": verdict_id, "when": time.time()}
