@@ -16,7 +16,7 @@ from scripts.testbed.console import say
 
 from .clusters import CERTIFICATION, DEVELOPMENT, FRESH, Cluster, make_clusters
 from .label_file import LabelFile, Record
-from .labelling import PRECISION, Labeller
+from .labelling import AGAIN, PRECISION, Labeller
 from .scoring import LatentScorer
 from .serving import start_all
 from .sharing import shared_out
@@ -48,14 +48,9 @@ class Stages:
         self._servers.__exit__(*error)
 
     def label(self) -> None:
-        """Development and certification clusters, with the gate open; the first of the latter with their floors."""
-        floors = {cluster.id for cluster in self._floor_clusters()}
-
-        def work(labeller: Labeller, number: int, cluster: Cluster) -> list[Record]:
-            return labeller.label(cluster, number, cluster.id in floors)
-
+        """Development and certification clusters, with the gate open."""
         for name in (DEVELOPMENT, CERTIFICATION):
-            self._run(name, self._missing(name), work)
+            self._run(name, self._missing(name), lambda labeller, turn, cluster: [labeller.label(cluster, turn)])
 
     def labels(self, name: str) -> list[Record]:
         """What the file holds of the clusters that were asked for of a set, in their order."""
@@ -67,13 +62,8 @@ class Stages:
         found = {record["id"]: record for record in self._labels.records if record.get("floor") == name}
         return [found[cluster.id] for cluster in self._floor_clusters() if cluster.id in found]
 
-    def serve_fresh(self, certificate: Certificate | None) -> None:
-        """Fresh clusters behind the gate in its mode "certified", by this certificate in the stores of the servers.
-
-        Without one, a single development cluster shows what that mode does then.
-        """
-        if certificate is None:
-            return
+    def serve_fresh(self, certificate: Certificate) -> None:
+        """Fresh clusters behind the gate in its mode "certified", by this certificate in the stores of the servers."""
         done = {record["id"] for record in self.fresh(certificate)}
         todo = [cluster for cluster in self.clusters[FRESH] if cluster.id not in done]
 
@@ -86,13 +76,17 @@ class Stages:
         """What the file holds of fresh clusters that were served by this certificate."""
         return [record for record in self.labels(FRESH) if record["certificate"] == certificate.id]
 
-    def precision_floor(self) -> None:
-        """The stock sampler on servers of their own, with other weights."""
-        done = {record["id"] for record in self.floors(PRECISION)}
-        todo = [cluster for cluster in self._floor_clusters() if cluster.id not in done]
-        with ExitStack() as stack:
+    def measure_floors(self) -> None:
+        """Dense runs that differ by chance from those of the first certification clusters."""
+        self._run("floors", self._without(AGAIN), lambda labeller, _, cluster: labeller.floors(cluster))
+        todo = self._without(PRECISION)
+        with ExitStack() as stack:  # servers of their own
             labellers = self._start(stack, todo, PRECISION_ARGUMENTS)
-            self._share_out(PRECISION, labellers, todo, lambda labeller, _, c: [labeller.stock_floor(PRECISION, c)])
+            self._share_out(PRECISION, labellers, todo, lambda labeller, _, c: [labeller.precision_floor(c)])
+
+    def _without(self, floor: str) -> list[Cluster]:
+        done = {record["id"] for record in self.floors(floor)}
+        return [cluster for cluster in self._floor_clusters() if cluster.id not in done]
 
     def _floor_clusters(self) -> list[Cluster]:
         return self.clusters[CERTIFICATION][: self._options.floors]

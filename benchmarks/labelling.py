@@ -10,6 +10,10 @@ from typing import Any
 
 import torch
 
+from carnator_core import certificate_shelf
+from carnator_core.certificate import Certificate
+from carnator_core.signature import Discrepancies
+from carnator_core.store.disk import Disk
 from demo.grammar import Scene
 from scripts.testbed.console import Stop
 
@@ -20,8 +24,8 @@ from .scoring import LatentScorer, read_latent
 from .stream_run import Outcome, StreamRunner
 from .variants import CLOSED_GATE, OPEN_GATE
 
-LATENT_NOISE, PRECISION = "1 % latent noise", "bf16 weights"
-FLOORS = (NOISE_FLOOR, PRECISION, LATENT_NOISE)
+AGAIN, LATENT_NOISE, PRECISION = "KSampler again", "1 % latent noise", "bf16 weights"
+FLOORS = (AGAIN, NOISE_FLOOR, PRECISION, LATENT_NOISE)
 NOISE_SHARE = 0.01
 CERTIFIED = {"mode": "certified"}
 
@@ -32,35 +36,57 @@ class Labeller:
     def __init__(self, runner: StreamRunner, scorer: LatentScorer):
         self._runner, self._scorer = runner, scorer
         self._checked = False
+        self._placed: str | None = None  # id of the certificate on the shelf of the store
 
-    def label(self, cluster: Cluster, turn: int, floors: bool) -> list[Record]:
-        """The label of a cluster and, if asked for, what dense runs differ in that should not.
+    def label(self, cluster: Cluster, turn: int) -> Record:
+        """The label of a cluster.
 
         Args:
             turn: even or odd; decides whether stock or reuse runs first, so that neither always finds the warmer
                 machine.
         """
-        record, latent = self._serve(cluster, turn, OPEN_GATE)
-        found = [record]
-        if floors:
-            other = AnotherSeed(NOISE_FLOOR).run(self._runner, cluster.variation)
-            found.append(self._floor(NOISE_FLOOR, cluster, read_latent(other.latent)))
-            found.append(self._floor(LATENT_NOISE, cluster, with_noise(latent, cluster.variation.seed)))
-            other.remove_files()
+        return self._serve(cluster, turn, OPEN_GATE)
+
+    def floors(self, cluster: Cluster) -> list[Record]:
+        """What dense runs on this server show that should show the same."""
+        again, other = (
+            self._runner.stock(cluster.variation),
+            AnotherSeed(NOISE_FLOOR).run(self._runner, cluster.variation),
+        )
+        latent = read_latent(again.latent)
+        found = [
+            self._floor(AGAIN, cluster, latent),
+            self._floor(NOISE_FLOOR, cluster, read_latent(other.latent)),
+            self._floor(LATENT_NOISE, cluster, with_noise(latent, cluster.variation.seed)),
+        ]
+        for outcome in (again, other):
+            outcome.remove_files()
         return found
 
-    def serve_certified(self, cluster: Cluster, turn: int) -> Record:
-        """The label of a cluster behind the gate in its mode "certified", by the certificate that the store has."""
-        return self._serve(cluster, turn, CERTIFIED)[0]
+    def serve_certified(self, cluster: Cluster, turn: int, certificate: Certificate) -> Record:
+        """The label of a cluster behind the gate in its mode "certified", by a certificate on the shelf of the store.
 
-    def stock_floor(self, name: str, cluster: Cluster) -> Record:
-        """What the stock sampler makes on this server, which was started in another way."""
+        Raises Stop where the gate does not do what the certificate says.
+        """
+        if self._placed != certificate.id:
+            (stores,) = self._runner.server.base.user.glob("**/stores")
+            certificate_shelf.save(Disk(stores / cluster.of), certificate)
+            self._placed = certificate.id
+        record = self._serve(cluster, turn, CERTIFIED)
+        if record["told"] != certificate.sentence(record["settings"]):
+            raise Stop(f"{cluster.id} was judged by another certificate: {record['told']}")
+        if (record["decision"] == "hit") != _should_hit(record, certificate):
+            raise Stop(f"{cluster.id} is a {record['decision']} against what the certificate accepts")
+        return {**record, "certificate": certificate.id}
+
+    def precision_floor(self, cluster: Cluster) -> Record:
+        """What the stock sampler makes on this server, which was started with weights of another precision."""
         outcome = self._runner.stock(cluster.variation)
-        record = self._floor(name, cluster, read_latent(outcome.latent))
+        record = self._floor(PRECISION, cluster, read_latent(outcome.latent))
         outcome.remove_files()
         return record
 
-    def _serve(self, cluster: Cluster, turn: int, gate: dict[str, Any]) -> tuple[Record, torch.Tensor]:
+    def _serve(self, cluster: Cluster, turn: int, gate: dict[str, Any]) -> Record:
         store = {"name": cluster.of, "mode": "read+write"}
         base = self._runner.ours(cluster.base, store)
         if base.report["decision"] != "miss" or base.report["entry_id"] is None:
@@ -93,7 +119,7 @@ class Labeller:
         for outcome in (base, *done.values()):
             outcome.remove_files()
         self._checked = True
-        return record, latent
+        return record
 
     def _check(self, cluster: Cluster, base: Outcome, stock: Outcome, store: dict[str, Any]) -> None:
         """Once per server: a request that is stored and one that the gate refuses are the stock latent."""
@@ -121,11 +147,19 @@ def _of_report(report: dict[str, Any]) -> dict[str, Any]:
         "donor": donor and donor["id"],
         "similarity": donor and round(donor["similarity"], 6),
         "discrepancies": found,
-        "region": history[0][1] if history else report["region_share"],
+        "region": history[0][1] if history else report["decided_share"],
         "region_share": report["region_share"],
         "work": report["predicted_work"],
         "settings": report["settings"],
+        "told": report["certificate"],
     }
+
+
+def _should_hit(record: Record, certificate: Certificate) -> bool:
+    """Whether a request has to be accepted: by the certificate, and by the rule of saving, which is none of it."""
+    if record["discrepancies"] is None or record["work"] >= 1.0:
+        return False
+    return certificate.accepts(Discrepancies(**record["discrepancies"]), record["region"])
 
 
 def with_noise(latent: torch.Tensor, seed: int) -> torch.Tensor:

@@ -43,8 +43,10 @@ def refused(cluster: Any, **changes: Any) -> dict[str, Any]:
 
 
 def labels(name: str, count: int, risky: float = 0.2, seed: int = 0) -> list[dict[str, Any]]:
-    """A set in which early states tell nearly all and text nothing: half is refused by the region's rule, and of the
-    rest the share ``risky`` is far from its donor and loses its shape in nine of ten cases; of the others one in 200 does.
+    """A set in which early states tell nearly all and text nothing.
+
+    Half is refused by the region's rule. Of the rest the share ``risky`` is far from its donor and loses its shape in
+    nine of ten cases, of the others one in 200 does.
     """
     rng = random.Random(f"{name} {seed}")
     found = []
