@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from carnator_core.risk import fixed_sequence, upper_bound
+from demo.streams import SHARES
 
 from .label_file import Record
 from .selective_risk import Cases, curve, difference
@@ -22,6 +23,7 @@ from .summary import LOCAL_KINDS
 # Shares of unsafe hits at which gates are compared.
 RISKS = (0.01, 0.02, 0.05)
 CONFIDENCE = 0.9
+KINDS = tuple(kind for share in SHARES for kind in (LOCAL_KINDS if share == "local" else (share,)))
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,7 @@ class Labels:
     def groups(self) -> dict[str, np.ndarray]:
         """Masks [n]: everything, local edits, and each kind."""
         found = {"all": np.ones(len(self), bool), "local edits": np.isin(self.kinds, LOCAL_KINDS)}
-        return found | {str(kind): self.kinds == kind for kind in dict.fromkeys(self.kinds)}
+        return found | {kind: self.kinds == kind for kind in KINDS if kind in self.kinds}
 
 
 def certified_by(cases: Cases, delta: float, confidence: float) -> np.ndarray:
@@ -199,9 +201,9 @@ def floor_row(name: str, floors: Sequence[Record], labels: Labels) -> dict[str, 
     }
 
 
-def curves(named: dict[str, Cases]) -> dict[str, list[dict[str, float]]]:
-    """Coverage and risk at every threshold of each score."""
-    return {
-        name: [{"coverage": round(covered, 4), "risk": round(risk, 4)} for _, covered, risk in curve(cases)]
+def curves(named: dict[str, Cases]) -> list[dict[str, Any]]:
+    """For each score the points [coverage, risk] of all its thresholds."""
+    return [
+        {"score": name, "points": [[round(covered, 4), round(risk, 4)] for _, covered, risk in curve(cases)]}
         for name, cases in named.items()
-    }
+    ]

@@ -40,6 +40,7 @@ from .certificate_stages import Stages
 from .certificate_tables import tables
 from .certifying import Outcome, as_data, certify_labels, kept
 from .clusters import CERTIFICATION, DEVELOPMENT
+from .comparison import to_json
 from .label_file import LabelFile
 from .labelling import FLOORS
 from .scoring import make_scorer
@@ -76,7 +77,8 @@ def run(install: Install, options: Namespace, device: str) -> int:
     if outcome is None:
         result = dict.fromkeys(JSON_FIELDS) | {"delta": options.delta, "confidence": CONFIDENCE}
     else:
-        out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        lines = {name: value for name, value in result.items() if name != "curves"}
+        out.write_text(to_json(lines, result["curves"], "curves"), encoding="utf-8")
         print("\n" + tables(result))
         say(f"written: {out}")
         plot.write_risk_plot(result, f"certificate, {device}, {options.sampler}", out.with_suffix(".png"))

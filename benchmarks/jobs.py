@@ -17,8 +17,8 @@ from scripts.testbed.console import Stop, say
 from scripts.testbed.environment import ROOT
 from scripts.testbed.server import has_accelerator
 
-from . import comparison, controls, demo_patterns, gpu_e2e, kernels, plot, report, rows, tune, variants
-from .arguments import COMPARISONS
+from . import certificate_job, comparison, controls, demo_patterns, gpu_e2e, kernels, plot, report, rows, tune, variants
+from .arguments import CERTIFICATE, COMPARISONS
 from .scoring import LatentScorer, make_scorer
 from .serving import RESULTS, provenance, result_file, start_all
 from .stream_run import StreamRequest, StreamRunner, load_stream
@@ -37,6 +37,8 @@ def run_job(install: Install, options: Namespace) -> int:
     device = torch.cuda.get_device_name() if has_accelerator() else "CPU"
     if options.what in COMPARISONS:
         return _run_comparison(install, options, device)
+    if options.what == CERTIFICATE:
+        return certificate_job.run(install, options, device)
     if options.what == "kernels":
         result, name = kernels.measure(), "kernels"
     elif options.what == "patterns":

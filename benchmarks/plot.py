@@ -40,11 +40,9 @@ def write_risk_plot(result: dict[str, Any], title: str, path: Path) -> None:
     if figure is None:
         return
     axes = figure.add_subplot()
-    for name, points in result["curves"].items():
-        axes.step(
-            [100 * p["coverage"] for p in points], [100 * p["risk"] for p in points], where="post", label=name,
-            linewidth=1.2,
-        )  # fmt: skip
+    for line in [line for line in result["curves"] if line["points"]]:
+        covered, risk = ([100 * value for value in values] for values in zip(*line["points"], strict=True))
+        axes.step(covered, risk, where="post", label=line["score"], linewidth=1.2)
     for name, found, mark in (("certified", result["certified"], "o"), ("fresh clusters", result["fresh"], "s")):
         if found and found["rate"] is not None:
             rate, bound = 100 * found["rate"], 100 * found["bound"]
@@ -53,7 +51,7 @@ def write_risk_plot(result: dict[str, Any], title: str, path: Path) -> None:
     axes.axhline(100 * result["delta"], color="grey", linewidth=0.8, linestyle="--")
     axes.set_xlabel("coverage: accepted clusters, %")
     axes.set_ylabel("unsafe among the accepted, %")
-    axes.set_ylim(bottom=0)
+    axes.set_ylim(0, min(100, 400 * result["delta"]))  # the first few accepted can be any share of unsafe ones
     axes.legend(fontsize=8)
     axes.set_title(title, fontsize=10)
     figure.savefig(path, dpi=120)

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from . import certificate_tables
 from .joint_tables import sections
 from .summary import markdown
 
@@ -182,7 +183,9 @@ def write_tables() -> None:
     title = "Stream report before steps were held"
     reports = [section(f"{title}, {device}", result) for device, result in results.items()]
     joint = sections(RESULTS)
-    parts = [INTRODUCTION, demo_world(), *joint, reading(), *map(gpu_e2e, E2E), attention_kernels(), *reports]
+    certificate = certificate_tables.sections(RESULTS)
+    parts = [INTRODUCTION, demo_world(), *certificate, *joint, reading()]
+    parts += [*map(gpu_e2e, E2E), attention_kernels(), *reports]
     DOCS.write_text("\n".join(parts), encoding="utf-8")
     text = README.read_text(encoding="utf-8")
     before, rest = text.split(START)
