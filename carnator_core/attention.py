@@ -34,6 +34,7 @@ log = logging.getLogger("carnator")
 MAX_PAIRS = (
     200_000_000  # of blocks over all layers and heads: 0.4 GB of masses, held several times while they are merged
 )
+DENSE = "dense"
 USUAL_DENSITY = 0.5  # of masks that keep a share of the mass, to time a kernel before any mask is known
 
 # What attention looks like depends on the model and the video's size, not on what is asked of it.
@@ -83,6 +84,21 @@ def consensus_id(key: HardKey, block: int) -> str:
     return digest([fields.get(name) for name in SHAPING_FIELDS], block)
 
 
+@dataclass(frozen=True)
+class Attending:
+    """How the reuse steps of a run attend.
+
+    Args:
+        sparse: None for dense attention.
+        sentence: for a person.
+        used: whose connectivity, by which kernel and in which dtype; "dense" if none.
+    """
+
+    sparse: SparseAttention | None
+    sentence: str
+    used: str = DENSE
+
+
 class AttentionChoice:
     """How self-attention of one request's reuse steps is computed.
 
@@ -95,43 +111,47 @@ class AttentionChoice:
         self.block = block_for(request.shape.tokens, options.attention_block)
         self.dense = dense_because(options, request.attention, request.shape.depth, request.shape.tokens)
 
-    def choose(self, donor: EntryInfo | None, device: torch.device) -> tuple[SparseAttention | None, str]:
-        """What reuse steps attend by, and how to say it; None for dense attention.
+    def choose(self, donor: EntryInfo | None, device: torch.device) -> Attending:
+        """What reuse steps attend by.
 
         Args:
             donor: whose own connectivity is taken if the options ask for a donor's.
         """
         if self.dense is not None:
-            return None, f"dense: {self.dense}"
+            return Attending(None, f"dense: {self.dense}")
         store, request, options, block = self._store, self._request, self._options, self.block
         try:
-            if self._of_donor(donor):
+            if options.attention == "donor" and donor is not None:
                 found = store.connectivity(donor.id)
                 if found is not None and found.rule != Connectivity.rule_of(options):
-                    return None, f"dense: the donor's connectivity was kept by another rule ({found.rule})"
+                    return Attending(None, f"dense: the donor's connectivity was kept by another rule ({found.rule})")
                 mask, tensor, whose = found and found.mask, found and found.packed, "the donor"
             else:
                 found = store.consensus(consensus_id(request.key, block))
                 mask, tensor = found and partial(found.mask, options=options), found and found.mass
                 whose = f"{found.count} earlier requests" if found else ""
         except EntryError as error:
-            return None, f"dense: the stored connectivity cannot be used ({error})"
+            return Attending(None, f"dense: the stored connectivity cannot be used ({error})")
         shape = request.shape.depth, request.attention.heads, -(-request.shape.tokens // block)
         if found is None or found.block != block or tuple(tensor.shape[:3]) != shape:
-            return None, "dense: no connectivity is stored for this yet"
+            return Attending(None, "dense: no connectivity is stored for this yet")
         sparse = SparseAttention(mask, request.shape.grid, block, device)
-        return sparse, f"{Connectivity.rule_of(options)} by the connectivity of {whose}"
+        said = f"{Connectivity.rule_of(options)} by the connectivity of {whose}"
+        return Attending(sparse, said, self._used("consensus" if donor is None else self._source))
 
-    def _of_donor(self, donor: EntryInfo | None) -> bool:
-        return self._options.attention == "donor" and donor is not None
+    @property
+    def expected(self) -> str:
+        """What a hit is going to use if its connectivity is stored."""
+        return DENSE if self.dense is not None else self._used(self._source)
 
-    def used(self, sparse: SparseAttention | None, donor: EntryInfo | None) -> str:
-        """The choice without its numbers: whose connectivity, by which kernel and in which dtype."""
-        if sparse is None:
-            return "dense"
+    @property
+    def _source(self) -> str:
+        return "donor" if self._options.attention == "donor" else "consensus"
+
+    def _used(self, source: str) -> str:
         site = self._request.attention
         kernel = dispatch.choose(dispatch.Case(site.device, site.dtype, site.head_dim, self.block))
-        return f"{'donor' if self._of_donor(donor) else 'consensus'} by {kernel.name} in {site.dtype}"
+        return f"{source} by {kernel.name} in {site.dtype}"
 
 
 class AttentionFailed(Exception):

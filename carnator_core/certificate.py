@@ -101,11 +101,6 @@ class Certificate:
         """Exact one-sided bound on the risk."""
         return upper_bound(self.unsafe, self.accepted, self.confidence)
 
-    @property
-    def claim(self) -> str:
-        """A few words for a status line."""
-        return f"certified: at most {self.delta:.3g} unsafe at {self.confidence:.0%}"
-
     def mismatch(self, settings: dict[str, str]) -> list[str]:
         """Names of the settings that this certificate does not speak of."""
         return [name for name in differing(self.settings, settings) if name not in TOLERATED]

@@ -220,9 +220,17 @@ class Calibration:
 
 
 def calibrate(
-    prepared: Prepared, delta: float = DELTA, confidence: float = CONFIDENCE, label_rule: str = LABEL_RULE
+    prepared: Prepared,
+    delta: float = DELTA,
+    confidence: float = CONFIDENCE,
+    label_rule: str = LABEL_RULE,
+    created: float | None = None,
 ) -> Calibration:
-    """Look at the labels of the tested part. Raises NotCertified while there are too few to pass whatever they say."""
+    """Look at the labels of the tested part. Raises NotCertified while there are too few to pass whatever they say.
+
+    Args:
+        created: when the certificate is made, in seconds since the epoch; None: now.
+    """
     needed = accepted_needed(0, delta, confidence)
     if too_few(prepared, needed):
         raise NotCertified(progress_sentence(prepared, needed))
@@ -239,7 +247,8 @@ def calibrate(
             f"asked for at {confidence:.1%} confidence",
             curve,
         )
-    certificate = _certificate(prepared, found, delta, confidence, label_rule)
+    when = time.time() if created is None else created
+    certificate = _certificate(prepared, found, delta, confidence, label_rule, when)
     return Calibration(certificate, certificate.sentence(), curve)
 
 
@@ -266,13 +275,15 @@ def _curve(scores: np.ndarray, unsafe: np.ndarray, count: int, confidence: float
     ]
 
 
-def _certificate(prepared: Prepared, found: Tested, delta: float, confidence: float, label_rule: str) -> Certificate:
+def _certificate(
+    prepared: Prepared, found: Tested, delta: float, confidence: float, label_rule: str, created: float
+) -> Certificate:
     chosen, families, score = found.loosest, prepared.families, prepared.score
     accepted = prepared.eligible & (prepared.scores < chosen.limit)
     kinds = [pair.kind or "unknown" for pair in prepared.tested]
     counts, taken = Counter(kinds), Counter(kind for kind, yes in zip(kinds, accepted, strict=True) if yes)
     return Certificate(
-        created=time.time(),
+        created=created,
         settings=dict(prepared.settings),
         weights=dict(zip(families, score.weights.tolist(), strict=True)),
         guards=dict(zip(families, score.guards.tolist(), strict=True)),

@@ -1,11 +1,22 @@
-"""The decision at the end of the probe: every recalled candidate is judged, and at most one is accepted."""
+"""The decision at the end of the probe: every recalled candidate is judged, and at most one is accepted.
+
+With thresholds the cheapest one that they let pass serves. Where a certificate is asked for, the cheapest one of all is
+looked at, and no other: which donor is judged must not depend on what the gate lets pass, since the certificate speaks
+of donors that were chosen in just this way.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+import torch
+
+from .attention import DENSE, Attending, AttentionChoice
 from .candidates import Found
+from .certificate import Certificate
+from .certificate_shelf import standing
+from .gate import STRICT
 from .judgement import Judgement, judge
 from .options import GateOptions, Options
 from .plan import LayerWindow
@@ -13,7 +24,7 @@ from .reasons import Code, Reason
 from .recall import Candidate
 from .report import Report
 from .request import Request
-from .scale import Thresholds, on_own_scale
+from .scale import PAIRS_NEEDED, Thresholds, on_own_scale, unrelated_pairs
 from .settings import LEAST_WORK, LEAST_WORK_ACCEPTED, PINNED, settings_of
 from .signature import EarlySignature
 from .store.entry import EntryInfo
@@ -24,10 +35,11 @@ from .store.tensor_file import EntryError, EntryGone
 
 @dataclass(frozen=True)
 class Accepted:
-    """A donor whose early states fit and whose file passed its check."""
+    """A donor whose early states fit and whose file passed its check, and how its reuse attends."""
 
     judgement: Judgement
     trajectory: ReadAhead
+    attending: Attending
 
 
 class Decider:
@@ -35,44 +47,111 @@ class Decider:
 
     Args:
         likely: the file that is being read ahead.
-        report: gets the reason, what was measured, and the settings that the request was judged under.
+        report: gets the reason, what was measured, the certificate and the settings that the request is judged under.
     """
 
     def __init__(
-        self, request: Request, options: Options, store: Store, window: LayerWindow, likely: LikelyDonor, report: Report
+        self,
+        request: Request,
+        options: Options,
+        store: Store,
+        window: LayerWindow,
+        attention: AttentionChoice,
+        likely: LikelyDonor,
+        report: Report,
     ):
         self._request, self._options, self._store, self._window = request, options, store, window
-        self._likely, self._report = likely, report
+        self._attention, self._likely, self._report = attention, likely, report
         # Set by hand, or the defaults until the decision puts them on the model's own scale.
-        self.limits = Thresholds(options.gate or GateOptions(), options.reuse.region_threshold)
+        default = STRICT if options.certified else GateOptions()
+        self.limits = Thresholds(options.by_hand or default, options.reuse.region_threshold)
         self._choice = LEAST_WORK if options.probe.donor is None else PINNED
+        self._found = Found([])
+        self._certificate: Certificate | None = None
+        self._certified_attention = DENSE
         self.refused: Judgement | None = None  # the nearest of them, if none was accepted
 
-    def decide(self, mine: EarlySignature, found: Found) -> Accepted | None:
-        """Judge every candidate, cheapest first, and take the first whose files also pass their check."""
+    def begin(self, found: Found) -> None:
+        """Take what recall came to, before the first step, and look whether a certificate speaks of this request."""
+        self._found = found
+        if self._options.certified:
+            self._certified_attention = self._attention.expected
+            settings = self._settings(self._certified_attention)
+            now = standing(self._store.disk.base, settings)
+            self._report.certificate, self._report.certified = now.sentence, now.certificate is not None
+            if now.certificate is not None:
+                self._certificate, self.limits = now.certificate, now.certificate.limits
+        self._report.thresholds = self._options.by_hand
+        if self._learns:
+            texts, similarity = self._store.texts(), self._options.probe.min_text_similarity
+            self._report.learned_pairs = min(PAIRS_NEEDED, len(unrelated_pairs(texts, self._request.key, similarity)))
+        self.tell_settings(DENSE)
+
+    def tell_settings(self, attention: str) -> None:
+        """Note the settings of the request as it stands in its report."""
+        self._report.settings = self._settings(attention)
+
+    def _settings(self, attention: str) -> dict[str, str]:
+        return settings_of(self._request, self._options, self.limits, attention, self._choice, self._found.donors)
+
+    @property
+    def _learns(self) -> bool:
+        """Whether the thresholds are those of a model of the demo's scale, which this one may not be."""
+        return self._options.by_hand is None and self._certificate is None
+
+    def decide(self, mine: EarlySignature, device: torch.device) -> Accepted | None:
+        """Judge the candidates and take the first whose files also pass their check.
+
+        Args:
+            device: of the run.
+        """
+        if self._certificate is not None:
+            accepted = self._first(self._cheapest(mine), device)
+            if accepted is None or accepted.attending.used == self._certified_attention:
+                return accepted
+            accepted.trajectory.close()
+            self._lose_certificate("attention used")
         learning = self._learn()
-        refused: list[Judgement] = []
-        for rank, judgement in enumerate(sorted(self._judged(mine, found.candidates), key=lambda j: j.work)):
-            if learning:
-                refused.append(replace(judgement, refusal=learning, thresholds=None))
-            elif judgement.refusal is None:
-                accepted = self._open(judgement)
-                if accepted is not None:
-                    self._choice = LEAST_WORK_ACCEPTED if rank else self._choice
-                    self._show(judgement)
-                    return accepted
-            else:
+        judged = self._cheapest(mine) if self._options.certified else self._by_work(mine)
+        if learning:
+            judged = [replace(judgement, refusal=learning, thresholds=None) for judgement in judged]
+        accepted = self._first(judged, device)
+        self.refused = None if learning else self.refused
+        self.tell_settings(DENSE)
+        return accepted
+
+    def _lose_certificate(self, field: str) -> None:
+        self._report.certificate = f"not certified for these settings (differs in {field})"
+        self._report.certified, self._certificate = False, None
+        self.limits = Thresholds(STRICT, self._options.reuse.region_threshold)
+
+    def _by_work(self, mine: EarlySignature) -> list[Judgement]:
+        return sorted(self._judged(mine, self._found.candidates), key=lambda judgement: judgement.work)
+
+    def _cheapest(self, mine: EarlySignature) -> list[Judgement]:
+        return self._by_work(mine)[:1]
+
+    def _first(self, judged: list[Judgement], device: torch.device) -> Accepted | None:
+        """The first that is accepted and whose files are good; else the report tells of the nearest."""
+        refused = []
+        for rank, judgement in enumerate(judged):
+            if judgement.refusal is not None:
                 refused.append(judgement)
+                continue
+            accepted = self._open(judgement, device)
+            if accepted is not None:
+                self._choice = LEAST_WORK_ACCEPTED if rank else self._choice
+                self._show(judgement)
+                return accepted
         if refused:
-            nearest = max(refused, key=lambda j: j.candidate.similarity)
-            self._show(nearest)
-            self._report.reason = nearest.refusal
-            self.refused = None if learning else nearest
+            self.refused = max(refused, key=lambda judgement: judgement.candidate.similarity)
+            self._show(self.refused)
+            self._report.reason = self.refused.refusal
         return None
 
     def _learn(self) -> Reason | None:
         """Put the thresholds on the model's own scale, or say why they cannot be yet."""
-        if self._options.gate is not None:
+        if not self._learns:
             return None
         patch, similarity = self._request.shape.patch, self._options.probe.min_text_similarity
         self.limits, why = on_own_scale(self.limits, self._store, self._request.key, patch, similarity)
@@ -83,7 +162,9 @@ class Decider:
             try:
                 donor = self._store.signature(candidate.info.id)
                 change, reuse = self._change_in(donor), self._options.reuse
-                yield judge(candidate, mine, donor, change, self._request, reuse, self._window, self.limits)
+                yield judge(
+                    candidate, mine, donor, change, self._request, reuse, self._window, self.limits, self._certificate
+                )
             except EntryError as error:
                 self._report.reason = set_aside(self._store, candidate.info, error)
 
@@ -98,7 +179,7 @@ class Decider:
             raise EntryError("its changes are of another number of steps")
         return donor.change.tolist()
 
-    def _open(self, judgement: Judgement) -> Accepted | None:
+    def _open(self, judgement: Judgement, device: torch.device) -> Accepted | None:
         info = judgement.candidate.info
         try:
             trajectory = self._likely.open(info.id)
@@ -107,11 +188,7 @@ class Decider:
             self._report.reason = set_aside(self._store, info, error)
             return None
         self._likely.take()
-        return Accepted(judgement, trajectory)
-
-    def settings(self, attention: str, found: Found) -> dict[str, str]:
-        """The settings of the request as it stands."""
-        return settings_of(self._request, self._options, self.limits, attention, self._choice, found.donors)
+        return Accepted(judgement, trajectory, self._attention.choose(info, device))
 
     def _show(self, judgement: Judgement) -> None:
         report, info = self._report, judgement.candidate.info

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from . import evidence
+from .certificate import Certificate
 from .gate import exceeded, explain, thresholds_for
 from .options import GateOptions, ReuseOptions
 from .plan import LayerWindow, StepPlan, predicted_work, reuse_plans
@@ -50,11 +51,13 @@ def judge(
     reuse: ReuseOptions,
     window: LayerWindow,
     limits: Thresholds,
+    certificate: Certificate | None = None,
 ) -> Judgement:
     """Compare two signatures. Raises EntryError if the donor's has other families or shapes.
 
     Args:
         change: how much the donor's x0 changed at each step, see ``reuse_plans``.
+        certificate: whose score must accept too; ``limits`` are its guards then.
     """
     if {n: t.shape for n, t in donor.tensors().items()} != {n: t.shape for n, t in mine.tensors().items()}:
         raise EntryError("signature has other families or shapes")
@@ -71,6 +74,9 @@ def judge(
     work = predicted_work(schedule, shape, window, share, plans, request.guided)
     if exceeded(found, gate):
         refusal = Reason.of(Code.GATE_REJECTED, families=explain(found, gate))
+    elif certificate is not None and not certificate.covers(found):
+        together = f"all discrepancies together ({certificate.excess(found):.3g} times what is certified)"
+        refusal = Reason.of(Code.GATE_REJECTED, families=together)
     elif share > allowed:
         refusal = Reason.of(Code.REGION_TOO_LARGE, share=share, allowed=allowed)
     elif work >= 1.0:

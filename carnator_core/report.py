@@ -45,6 +45,7 @@ class Report:
     request_id: str | None = None  # name of the entry that this request has or would have
     settings: dict[str, str] = field(default_factory=dict)  # all that can change a hit's pixels, see settings.py
     certificate: str | None = None  # which one is in force, or why none is
+    certified: bool = False  # whether one is
     learned_pairs: int | None = None  # of the eight that the model's scale needs; None where thresholds are set by hand
 
     def to_dict(self) -> dict[str, Any]:
@@ -84,7 +85,8 @@ class Report:
 
     def status(self) -> str:
         """One line for the node and the log."""
-        note = "".join(f" ({note})" for note in (self.seed_note, self.store_note) if note)
+        uncertified = None if self.certified else self.certificate
+        note = "".join(f" ({note})" for note in (self.seed_note, uncertified, self.store_note) if note)
         learning = self.learned_pairs is not None and self.learned_pairs < PAIRS_NEEDED
         if learning and self.reason.code is not Code.LEARNING:
             note = f" (learning this model: {self.learned_pairs} of {PAIRS_NEEDED}){note}"
@@ -99,6 +101,8 @@ class Report:
         if self.donor_seed is not None:
             parts.append(f"with the donor's seed {self.donor_seed}")
         parts.append(f"region {self.region_share or 0:.0%}")
+        if self.certified:
+            parts.append("certified")
         if self.reason.code is not Code.REUSED:  # the hit ended early
             parts.append(self.reason.sentence)
         return " · ".join(parts) + note
@@ -119,6 +123,8 @@ def summary(status: str, data: dict[str, Any]) -> str:
         data: ``Report.to_dict``, with "samplings" (how often the node was sampled) added.
     """
     lines = [status]
+    if data["certified"]:
+        lines.append(data["certificate"])
     if data["decision"] == "hit" and data["reason_code"] != Code.REUSED.value:
         lines.append(data["reason"])
     if data["donor"]:

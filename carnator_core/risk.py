@@ -32,7 +32,7 @@ LIMITS = 8  # in the sequence
 SMALLEST = 1e-6  # distance below which two states are equal, for the logarithm
 SPREAD_FLOOR = 0.1  # of log distances: a family that never varies must not rule the score
 PRIOR_PAIRS = 4.0  # weight of "all families tell alike", in unsafe development pairs
-GUARD_MARGIN = 1.5  # above the largest distance among development pairs
+GUARD_MARGIN = 2.0  # above the largest distance among development pairs
 LAPSE_AT = 20.0
 ALTERNATIVE = 2.4  # times delta: the risk that the e-process bets on
 

@@ -23,7 +23,7 @@ from dataclasses import replace
 import torch
 
 from . import evidence
-from .attention import AttentionChoice, SparseAttention, consensus_id
+from .attention import Attending, AttentionChoice, SparseAttention, consensus_id
 from .candidates import find_candidates
 from .capture import Capture
 from .connectivity import Connectivity
@@ -35,7 +35,6 @@ from .plan import LayerWindow, StepKind, StepPlan, Tally, predicted_work, reuse_
 from .reasons import Code, Decision, Reason
 from .report import Report
 from .request import Request
-from .scale import PAIRS_NEEDED, unrelated_pairs
 from .signature import build_signature
 from .store.entry import Entry, EntryInfo
 from .store.folder import Store
@@ -54,7 +53,7 @@ class Session:
     def __init__(self, request: Request, options: Options, store: Store):
         self.request, self.options, self._store = request, options, store
         self.window = LayerWindow.of(options.reuse, request.shape.depth)
-        self.report = Report(thresholds=options.gate, request_id=request.entry_id)
+        self.report = Report(request_id=request.entry_id)
         self._capture = Capture()
         self._donor: Donor | None = None
         self._assist: Assist | None = None
@@ -67,26 +66,22 @@ class Session:
         self._writes = options.store.mode != "read" and not request.reused_input
         self._heat = torch.zeros(request.shape.grid)
         self._attention = AttentionChoice(request, options.reuse, store)
-        self._attention_used = "dense"
         self.sparse: SparseAttention | None = None
         shape = request.shape.latent, request.schedule.steps, request.schedule.checks
         self._likely = LikelyDonor(lambda entry_id: store.trajectory(entry_id, *shape))
-        self._decider = Decider(request, options, store, self.window, self._likely, self.report)
+        self._decider = Decider(request, options, store, self.window, self._attention, self._likely, self.report)
         self._recall()
 
     def _recall(self) -> None:
-        probe, report = self.options.probe, self.report
+        report = self.report
         failure = self._store.take_failure()
         report.store_note = failure and f"the run before was {failure}"
-        if self.options.gate is None:
-            known = len(unrelated_pairs(self._store.texts(), self.request.key, probe.min_text_similarity))
-            report.learned_pairs = min(known, PAIRS_NEEDED)
-        self._found = find_candidates(self.request, self.options, self._store)
-        self.candidates = self._found.candidates
-        report.reason = self._found.reason or report.reason
+        found = find_candidates(self.request, self.options, self._store)
+        self.candidates = found.candidates
+        report.reason = found.reason or report.reason
         if self.candidates:
             self._likely.guess(self.candidates[0].info.id)
-        report.settings = self._decider.settings(self._attention_used, self._found)
+        self._decider.begin(found)
 
     @property
     def block(self) -> int:
@@ -230,13 +225,12 @@ class Session:
     # -- decision --------------------------------------------------------------------------------------------------
 
     def _decide(self, guided: torch.Tensor) -> None:
-        accepted = self._decider.decide(self._capture.signature, self._found)
+        accepted = self._decider.decide(self._capture.signature, guided.device)
         nearest = self._decider.refused
         if accepted is not None:
             self._begin_reuse(accepted, guided)
         elif nearest is not None and self.options.reuse.assist:
             self._begin_assist(nearest.candidate.info, guided)
-        self.report.settings = self._decider.settings(self._attention_used, self._found)
 
     def _begin_reuse(self, accepted: Accepted, guided: torch.Tensor) -> None:
         judgement, last_probe = accepted.judgement, self.request.schedule.probe_end - 1
@@ -245,7 +239,7 @@ class Session:
         region, rows = (found.to(guided.device) for found in (judgement.region, judgement.rows))
         self._donor = Donor(info, accepted.trajectory, region, rows, guidance, judgement.plans, guided)
         self._capture = Capture()  # a hit does not become a donor: errors would chain
-        self._choose_connectivity(info, guided.device)
+        self._attend(accepted.attending)
         self.report.decision, self.report.reason = Decision.HIT, Reason.of(Code.REUSED)
         self._set_region(region, rows, last_probe)
 
@@ -260,7 +254,7 @@ class Session:
             return
         plans = reuse_plans(schedule, self.options.reuse, request.guided, change, all_tokens=True)
         work = predicted_work(schedule, request.shape, self.window, 1.0, plans, request.guided)
-        self._choose_connectivity(None, guided.device)
+        self._attend(self._attention.choose(None, guided.device))
         unknown = self.sparse is None and self._attention.dense is None and self._writes  # no connectivity stored yet
         if unknown or (work >= 1.0 and self.sparse is None):
             self.report.attention = None
@@ -269,9 +263,9 @@ class Session:
         self._capture = Capture()  # its result is not the stock one
         self.report.decision = Decision.ASSIST
 
-    def _choose_connectivity(self, donor: EntryInfo | None, device: torch.device) -> None:
-        self.sparse, self.report.attention = self._attention.choose(donor, device)
-        self._attention_used = self._attention.used(self.sparse, donor)
+    def _attend(self, attending: Attending) -> None:
+        self.sparse, self.report.attention = attending.sparse, attending.sentence
+        self._decider.tell_settings(attending.used)
 
     def _set_region(self, region: torch.Tensor, rows: torch.Tensor, step: int) -> None:
         self._donor.region, self._donor.rows = region, rows

@@ -72,7 +72,7 @@ class ComfyRun:
         self.options, self._store_root, self._progress = options, store_root, progress
         self.store_folder = store_root / options.store.name
         nothing = Reason.of(Code.NOT_SAMPLED)
-        self.report = Report(decision=Decision.DECLINED, reason=nothing, thresholds=options.gate)
+        self.report = Report(decision=Decision.DECLINED, reason=nothing, thresholds=options.by_hand)
         self.session: Session | None = None
         self._borrowed: BorrowedSeed | None = None
         self._plan: StepPlan | None = None

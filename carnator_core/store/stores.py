@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from ..calibration import progress_of
 from . import registry
 from .catalog import FILES, Catalog, CatalogDamaged, CatalogError, Listed, Totals
 from .disk import ENTRIES
@@ -22,7 +23,6 @@ from .tensor_file import EntryGone
 from .verdicts import Verdict, VerdictLog, judge_decision, withdraw_verdict
 
 Data = dict[str, Any]
-CLUSTERS_NEEDED = 45  # without one that is unsafe: 0.95 ** 45 < 0.1
 
 
 class NotThere(LookupError):
@@ -145,13 +145,8 @@ class Stores:
         return {"verdict": None}
 
     def certificate(self, name: str) -> Data:
-        """How far the verdicts are from a certificate."""
-        verdicts = self._look(name).verdicts.read()
-        donors = {verdict.donor for verdict in verdicts}
-        return {
-            "sentence": "not certified yet",
-            "progress": {"verdicts": len(verdicts), "clusters": len(donors), "needed": CLUSTERS_NEEDED},
-        }
+        """The certificate of the settings with the most verdicts, and how far these are from one."""
+        return progress_of(self._look(name).folder)
 
     # -- one store -------------------------------------------------------------------------------------------------
 
