@@ -45,7 +45,7 @@ class Labeller:
             turn: even or odd; decides whether stock or reuse runs first, so that neither always finds the warmer
                 machine.
         """
-        return self._serve(cluster, turn, OPEN_GATE)
+        return self._serve(cluster, turn, OPEN_GATE)[0]
 
     def floors(self, cluster: Cluster) -> list[Record]:
         """What dense runs on this server show that should show the same."""
@@ -72,9 +72,9 @@ class Labeller:
             (stores,) = self._runner.server.base.user.glob("**/stores")
             certificate_shelf.save(Disk(stores / cluster.of), certificate)
             self._placed = certificate.id
-        record = self._serve(cluster, turn, CERTIFIED)
-        if record["told"] != certificate.sentence(record["settings"]):
-            raise Stop(f"{cluster.id} was judged by another certificate: {record['told']}")
+        record, report = self._serve(cluster, turn, CERTIFIED)
+        if not _judged_by(certificate, report):
+            raise Stop(f"{cluster.id} was not judged by this certificate: {report['certificate']}")
         if (record["decision"] == "hit") != _should_hit(record, certificate):
             raise Stop(f"{cluster.id} is a {record['decision']} against what the certificate accepts")
         return {**record, "certificate": certificate.id}
@@ -86,7 +86,8 @@ class Labeller:
         outcome.remove_files()
         return record
 
-    def _serve(self, cluster: Cluster, turn: int, gate: dict[str, Any]) -> Record:
+    def _serve(self, cluster: Cluster, turn: int, gate: dict[str, Any]) -> tuple[Record, dict[str, Any]]:
+        """The label of a cluster behind a gate, and the report of its variation."""
         store = {"name": cluster.of, "mode": "read+write"}
         base = self._runner.ours(cluster.base, store)
         if base.report["decision"] != "miss" or base.report["entry_id"] is None:
@@ -119,7 +120,7 @@ class Labeller:
         for outcome in (base, *done.values()):
             outcome.remove_files()
         self._checked = True
-        return record
+        return record, ours.report
 
     def _check(self, cluster: Cluster, base: Outcome, stock: Outcome, store: dict[str, Any]) -> None:
         """Once per server: a request that is stored and one that the gate refuses are the stock latent."""
@@ -151,8 +152,15 @@ def _of_report(report: dict[str, Any]) -> dict[str, Any]:
         "region_share": report["region_share"],
         "work": report["predicted_work"],
         "settings": report["settings"],
-        "told": report["certificate"],
     }
+
+
+def _judged_by(certificate: Certificate, report: dict[str, Any]) -> bool:
+    """Whether a certificate was in force with the guards of this one, which show where there was a donor to judge."""
+    used = report["thresholds"] if report["donor"] else certificate.guards
+    # The near-empty rule may have lowered the one of the representation.
+    same = all(used[family] == guard for family, guard in certificate.guards.items() if family != "representation")
+    return report["certified"] and same
 
 
 def _should_hit(record: Record, certificate: Certificate) -> bool:
