@@ -69,9 +69,11 @@ def parse(description: str, arguments: list[str] | None = None) -> argparse.Name
     if options.what in COMPARISONS:
         options.stream = options.stream or "report"
     if options.what == CERTIFICATE:
-        for name, count in (QUICK if options.quick else FULL).items():
+        usual = QUICK if options.quick else FULL
+        for name in usual:
             if getattr(options, name) is None:
-                setattr(options, name, count)
+                # Floors are of the clusters, which come before them.
+                setattr(options, name, min(usual[name], options.clusters) if name == "floors" else usual[name])
         options.delta = DELTA if options.delta is None else options.delta
         if not 0 < options.delta < 1:
             parser.error(f"--delta is a rate between 0 and 1, not {options.delta:g}")
