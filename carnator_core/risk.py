@@ -27,7 +27,9 @@ import numpy as np
 from .identity import digest
 
 DEVELOPMENT_SHARE = 0.25  # of the clusters, to choose the score; the others are tested
-FIRST_UNSAFE = 1  # how many unsafe pairs the strictest limit of the sequence must be able to bear
+# Where the sequence of limits begins: what it accepts must be able to bear an unsafe pair and be a part of all that
+# does not shrink with their number, else one chance event at the start costs all.
+FIRST_UNSAFE, FIRST_SHARE = 1, 0.25
 LIMITS = 8  # in the sequence
 SMALLEST = 1e-6  # distance below which two states are equal, for the logarithm
 SPREAD_FLOOR = 0.1  # of log distances: a family that never varies must not rule the score
@@ -181,11 +183,11 @@ def limits_of(scores: np.ndarray, delta: float, confidence: float) -> np.ndarray
 
     Each limit but the last is the score of a pair that it does not accept. Given that limit, those below it are
     independent draws, so that the exact bound holds for them. The last one is infinite: the guards alone. The strictest
-    accepts enough to bear one unsafe pair, or all where there are fewer; one that could not pass whatever the labels
-    (many equal scores) is none.
+    accepts a quarter of all, and enough to bear one unsafe pair (all where there are fewer); a limit that could not
+    pass whatever the labels (many equal scores) is left out.
     """
     ordered = np.sort(scores)
-    first = accepted_needed(FIRST_UNSAFE, delta, confidence)
+    first = max(accepted_needed(FIRST_UNSAFE, delta, confidence), math.ceil(FIRST_SHARE * len(ordered)))
     if len(ordered) <= first:
         return np.array([np.inf])
     places = np.unique(np.linspace(first, len(ordered), LIMITS).round().astype(int))[:-1]

@@ -7,6 +7,7 @@ from comfy_api.latest import ComfyExtension, io
 from ..carnator_core.hosts.comfy_server import prompt_server
 from .apply import CarnatorApply
 from .cache_store import CarnatorCacheStore
+from .calibrate import CarnatorCalibrate
 from .compatibility_gate import CarnatorCompatibilityGate
 from .demo_text_encoder import CarnatorDemoTextEncoder
 from .early_probe import CarnatorEarlyProbe
@@ -25,6 +26,7 @@ NODES: list[type[io.ComfyNode]] = [
     CarnatorCompatibilityGate,
     CarnatorDemoTextEncoder,
     CarnatorStorePurge,
+    CarnatorCalibrate,
 ]
 
 

@@ -2,7 +2,6 @@
 
 import itertools
 import math
-from statistics import NormalDist
 
 import numpy as np
 import pytest
@@ -184,9 +183,11 @@ def test_limits_go_from_strict_to_loose_and_none_is_hopeless(values: list[float]
     assert all(limit in values for limit in limits[:-1]), "each is the score of a pair that it does not accept"
 
 
-def test_the_strictest_limit_bears_one_unsafe_pair() -> None:
+def test_the_strictest_limit_accepts_a_quarter_and_enough_to_bear_one_unsafe_pair() -> None:
     values = np.random.default_rng(0).permutation(400) / 400
-    assert (values < limits_of(values, DELTA, CONFIDENCE)[0]).sum() == 77
+    for count, first in ((400, 100), (200, 77), (78, 77)):
+        found = values[values < count / 400]
+        assert (found < limits_of(found, DELTA, CONFIDENCE)[0]).sum() == first
     assert limits_of(values[:77], DELTA, CONFIDENCE).tolist() == [math.inf]
 
 
@@ -234,26 +235,3 @@ def test_a_few_unsafe_audits_in_a_row_bring_a_certificate_down() -> None:
     assert strongest_evidence([(True, True)] * needed, DELTA) >= LAPSE_AT
     assert strongest_evidence([(True, True)] * (needed - 1), DELTA) < LAPSE_AT
     assert strongest_evidence([(True, False)] * (needed + 1), DELTA) >= LAPSE_AT, "volunteered, it takes one more"
-
-
-def test_a_good_certificate_lapses_falsely_in_at_most_one_of_twenty_cases() -> None:
-    """At the worst risk that it may have, over 400 verdicts, for audits, for volunteered ones and for a mixture."""
-    random = np.random.default_rng(0)
-    runs = 600
-    margin = NormalDist().inv_cdf(0.999) * math.sqrt(0.05 * 0.95 / runs)
-    for audited in (1.0, 0.0, 0.3):
-        unsafe, audit = random.random((runs, 400)) < DELTA, random.random((runs, 400)) < audited
-        lapsed = [
-            strongest_evidence(list(zip(u, a, strict=True)), DELTA) >= LAPSE_AT
-            for u, a in zip(unsafe, audit, strict=True)
-        ]
-        assert np.mean(lapsed) <= 0.05 + margin
-
-
-def test_a_bad_one_lapses_soon() -> None:
-    random = np.random.default_rng(1)
-    needed = []
-    for _ in range(200):
-        evidence = evidence_against(random.random(2000) < 0.15, DELTA)
-        needed.append(int((evidence >= LAPSE_AT).argmax()) + 1)
-    assert 25 <= np.median(needed) <= 55
