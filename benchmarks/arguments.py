@@ -77,6 +77,8 @@ def parse(description: str, arguments: list[str] | None = None) -> argparse.Name
         options.delta = DELTA if options.delta is None else options.delta
         if not 0 < options.delta < 1:
             parser.error(f"--delta is a rate between 0 and 1, not {options.delta:g}")
+        if min(options.clusters, options.development) < 1 or min(options.fresh, options.floors) < 0:
+            parser.error("a certificate needs at least one cluster for development and one to certify")
         if options.floors > options.clusters:
             parser.error("--floors are taken from the --clusters, of which there are fewer")
     return options

@@ -103,6 +103,7 @@ class Stages:
     def _start(self, stack: ExitStack, todo: Sequence[Cluster], arguments: tuple[str, ...] = ()) -> list[Labeller]:
         if not todo or self._left() == 0:
             return []
+        self._labels.expect()
         count = min(self._options.servers, len(todo))
         runners = start_all(self._install, stack, self._options, todo[0].base, count, arguments)
         return [Labeller(runner, self._scorer) for runner in runners]

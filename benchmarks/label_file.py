@@ -19,14 +19,16 @@ class LabelFile:
 
     Args:
         bound: what all labels of a file have in common (steps, sampler, ...); Stop names what differs.
-        run: what a start of the program is to be remembered by (command, commit, ...).
+        run: what a start of the program is to be remembered by (command, commit, device, ...), once it adds something.
 
-    ``records`` are in the order of the file. A record's "settings", which are the same for nearly all, are kept once.
+    ``records`` are in the order of the file, ``runs`` are the starts that added them. A record's "settings", which are
+    the same for nearly all, are kept once.
     """
 
     def __init__(self, path: Path, bound: dict[str, Any], run: dict[str, Any]):
         self.path, self.records = path, []
         self.runs: list[dict[str, Any]] = []
+        self._run, self._told = run, False
         self._settings: list[dict[str, str]] = []
         self._lock = threading.Lock()
         lines = self._whole_lines() if path.exists() else []
@@ -38,13 +40,22 @@ class LabelFile:
         self._file = path.open("a", encoding="utf-8")
         if not lines:
             self._write([{BOUND: bound}])
-        self._write([{RUN: run}])
-        self.runs.append(run)
+
+    def expect(self) -> None:
+        """More labels are about to be made. Raises Stop if that is on another device than the others."""
+        devices = {run.get("device") for run in [*self.runs, self._run]}
+        if len(devices) > 1:
+            there = self.runs[0]["device"]
+            raise Stop(f"the labels in {self.path} were made on {there}; go on there or give another --labels file.")
 
     def add(self, records: list[Record]) -> None:
         """All of them or, after a cut, none but those whose lines are whole; on disk when this returns."""
         with self._lock:
             lines: list[Record] = []
+            if not self._told:
+                lines.append({RUN: self._run})
+                self.runs.append(self._run)
+                self._told = True
             for record in records:
                 if SETTINGS in record and record[SETTINGS] not in self._settings:
                     self._settings.append(record[SETTINGS])

@@ -73,6 +73,7 @@ def test_a_certificate_needs_many_clusters_and_a_quick_one_few() -> None:
         (["report", "--ship"], "--ship belongs to certificate"),
         (["certificate", "--stream", "tune"], "--stream belongs to ablation and controls"),
         (["certificate", "--delta", "1"], "--delta is a rate between 0 and 1"),
+        (["certificate", "--clusters", "0"], "needs at least one cluster"),
         (["certificate", "--clusters", "3", "--floors", "4"], "--floors are taken from the --clusters"),
     ],
 )

@@ -194,7 +194,11 @@ def test_the_whole_analysis_and_its_tables(tmp_path: Path) -> None:
     assert result["fresh"]["clusters"] == 99 and result["fresh"]["accepted"] == len(hits)  # not the stale one
     assert result["labels"] == {DEVELOPMENT: 200, CERTIFICATION: 1000, FRESH: 100}
     assert result["certified_text"] is None
-    simulation = {"text": "It is.", "simulated_false_rate": 0.08, "naive_false_rate": 0.4}
+    rates = {"certified": 0.6, "false": 0.08, "coverage": 0.4}
+    simulation = {
+        "repetitions": 10, "rows": [{"world": "a world", "procedure": "certificate", **rates}],
+        "simulated_false_rate": 0.08, "naive_false_rate": 0.4,
+    }  # fmt: skip
     line = last_line(result | {"simulation": simulation})
     assert tuple(line) == JSON_FIELDS
     certificate = outcome.certificate
@@ -209,7 +213,8 @@ def test_the_whole_analysis_and_its_tables(tmp_path: Path) -> None:
     whole["labels"]["runs"] = [{"commit": "abcdefabcdef"}]
     (tmp_path / "certificate_gpu.json").write_text(json.dumps(whole), encoding="utf-8")
     text = "\n".join(sections(tmp_path))
-    assert outcome.sentence in text and "It is." in text and "commit abcdefabc" in text
+    assert outcome.sentence in text and "commit abcdefabc" in text
+    assert "| a world | certificate | 60.00% | 8.00% | 40.00% |" in text
     head, _, row_of_score, row_of_fresh = [
         [cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("|")
     ][:4]
@@ -225,7 +230,7 @@ def test_without_a_certificate_the_last_line_has_nulls_and_the_tables_say_why(tm
     development, few = DEV.records[:20], CERT.records[:20]
     outcome = certify_labels(Labels(development), Labels(few), 0.05)
     result = analysed(stages(tmp_path, development, few), outcome, 0.05)
-    simulation = {"text": "", "simulated_false_rate": 0.08, "naive_false_rate": 0.4}
+    simulation = {"simulated_false_rate": 0.08, "naive_false_rate": 0.4}
     line = last_line(result | {"simulation": simulation})
     assert {n for n, value in line.items() if value is None} == {
         "n_accepted", "unsafe", "bound", "coverage", "text_only_coverage", "fresh_n", "fresh_unsafe"
@@ -257,3 +262,13 @@ def test_only_a_whole_measurement_at_the_usual_rate_is_shipped(tmp_path: Path, m
                          (certify_labels(DEV, CERT, 0.1).certificate, options)):  # fmt: skip
         with pytest.raises(Stop, match="only a whole measurement at a rate of 0.05 is shipped"):
             ship(other, asked)
+
+
+def test_the_simulation_tells_a_valid_procedure_from_a_naive_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(certificate_job, "REPETITIONS", 40)
+    found = certificate_job.simulated()
+    assert found["simulated_false_rate"] < 0.25 < found["naive_false_rate"]
+    assert {row["procedure"] for row in found["rows"]} >= {"certificate", certificate_job.NAIVE}
+    monkeypatch.setattr(certificate_job, "most_that_may_be_false", lambda repetitions: 0.0)
+    with pytest.raises(Stop, match="of the certificates false"):
+        certificate_job.simulated()
