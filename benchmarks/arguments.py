@@ -18,7 +18,7 @@ BELONGS_TO = {
 }
 # Clusters of a certificate: of the set that certifies, the fresh ones, those for development, those with floors.
 FULL = {"clusters": 1000, "fresh": 500, "development": 300, "floors": 200}
-QUICK = {"clusters": 5, "fresh": 1, "development": 2, "floors": 1}
+QUICK = {"clusters": 4, "fresh": 1, "development": 2, "floors": 1}
 DELTA = 0.05
 
 

@@ -18,6 +18,7 @@ import torch
 
 from carnator_core.certificate import Certificate
 from carnator_core.certificate_file import written
+from carnator_core.certificate_shelf import SHIPPED
 from scripts.testbed.bootstrap import Install
 from scripts.testbed.console import Stop, say
 from scripts.testbed.environment import ROOT
@@ -50,7 +51,6 @@ from .shown import CLEAR
 
 REPETITIONS = 10_000  # a standard error of 0.3 % where one in ten may be false
 NAIVE = "thresholds searched"
-SHIPPED = ROOT / "carnator_core" / "certificates"
 # What ``--json`` ends with.
 JSON_FIELDS = (
     "delta", "confidence", "n_accepted", "unsafe", "bound", "coverage", "text_only_coverage", "fresh_n", "fresh_unsafe",
