@@ -41,6 +41,7 @@ from .store.verdicts import Verdict
 
 TESTS, TESTS_BYTES = f"{FOLDER}/tests.jsonl", 4_000_000
 MOST_NAMED = 4
+MOST_TESTS = 16  # of the same settings; after that the error that is left is too small to be met
 
 
 @dataclass(frozen=True)
@@ -155,6 +156,8 @@ def calibrate_store(folder: Path, delta: float = DELTA, confidence: float = CONF
         group = largest_group(verdicts)
         prepared = prepare(group.pairs, group.settings)
         log = TestLog(folder, _digest_of(prepared, delta, confidence), _binding(group.settings))
+        if log.number > MOST_TESTS:
+            raise NotCertified(f"these settings were tested {MOST_TESTS} times without an end; collect with others")
         level = 1.0 - (1.0 - confidence) / 2 ** (log.number - 1)
         progress = {
             "verdicts": len(verdicts),

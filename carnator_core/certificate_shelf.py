@@ -30,9 +30,20 @@ ARTIST = ORIGINS[0]
 NONE_YET = "not certified for these settings (there is no certificate yet)"
 
 Stamp = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class _Log:
+    """Verdicts as they were read, and what they said of certificates, by id."""
+
+    stamp: Stamp
+    verdicts: list[Verdict]
+    lapses: dict[str, str | None]
+
+
 _lock = threading.Lock()
 _files: dict[Path, tuple[Stamp, Certificate | str]] = {}
-_verdicts: dict[Path, tuple[Stamp, list[Verdict]]] = {}
+_logs: dict[Path, _Log] = {}
 
 
 @dataclass(frozen=True)
@@ -55,7 +66,7 @@ def standing(folder: Path, settings: dict[str, str]) -> Standing:
     fitting = [certificate for certificate in found if set(certificate.mismatch(settings)) <= set(BROUGHT)]
     lapses = []
     for certificate in fitting:
-        lapse = lapse_of(certificate, verdicts_of(folder))
+        lapse = _known_lapse_of(certificate, folder)
         if lapse is None:
             return Standing(certificate, certificate.sentence(settings))
         lapses.append(lapse)
@@ -115,22 +126,33 @@ def _read(path: Path, stamp: Stamp) -> Certificate | str:
 
 def verdicts_of(folder: Path) -> list[Verdict]:
     """The verdicts of a store, in the order in which they were given."""
+    return _log_of(folder).verdicts
+
+
+def _log_of(folder: Path) -> _Log:
     path = folder / VERDICTS
     try:
         told = path.stat()
         stamp = told.st_mtime_ns, told.st_size
         with _lock:
-            kept = _verdicts.get(path)
-        if kept is None or kept[0] != stamp:
-            kept = stamp, VerdictLog(folder).read()
+            kept = _logs.get(path)
+        if kept is None or kept.stamp != stamp:
+            kept = _Log(stamp, VerdictLog(folder).read(), {})
             with _lock:
-                _verdicts[path] = kept
-        return kept[1]
+                _logs[path] = kept
+        return kept
     except FileNotFoundError:
-        return []
+        return _Log((0, 0), [], {})
     except OSError as error:
         log.warning("Carnator: the verdicts were not read: %s", error)
-        return []
+        return _Log((0, 0), [], {})
+
+
+def _known_lapse_of(certificate: Certificate, folder: Path) -> str | None:
+    kept = _log_of(folder)
+    if certificate.id not in kept.lapses:
+        kept.lapses[certificate.id] = lapse_of(certificate, kept.verdicts)
+    return kept.lapses[certificate.id]
 
 
 def lapse_of(certificate: Certificate, verdicts: Iterable[Verdict]) -> str | None:

@@ -179,7 +179,7 @@ def _accepting(pair: LabelledPair, families: tuple[str, ...]) -> list[float]:
     """The thresholds that a pair came through, infinite where there was none."""
     found = pair.accepted_by or {}
     limits = {family: float(found.get(family, math.inf)) for family in families}
-    if limits.get("representation", math.inf) <= float(found.get("near_empty_representation", 0.0)):
+    if limits.get("representation") == found.get("near_empty_representation"):
         limits["representation"] = math.inf  # the near-empty rule took its place
     return [limits[family] for family in families]
 

@@ -56,7 +56,12 @@ def upper_bound(unsafe: int, accepted: int, confidence: float) -> float:
 
 @functools.cache
 def accepted_needed(unsafe: int, delta: float, confidence: float) -> int:
-    """The fewest accepted pairs that certify a risk of at most ``delta`` with so many unsafe ones among them."""
+    """The fewest accepted pairs that certify a risk of at most ``delta`` with so many unsafe ones among them.
+
+    Raises ValueError for what no number of pairs can show.
+    """
+    if not (0.0 < delta < 1.0 and 0.0 < confidence < 1.0):
+        raise ValueError(f"no number of pairs shows a risk of {delta} with confidence {confidence}")
     low, high = unsafe, unsafe + 1
     while upper_bound(unsafe, high, confidence) > delta:
         low, high = high, 2 * high

@@ -35,6 +35,7 @@ from .plan import LayerWindow, StepKind, StepPlan, Tally, predicted_work, reuse_
 from .reasons import Code, Decision, Reason
 from .report import Report
 from .request import Request
+from .settings import ENDED_EARLY
 from .signature import build_signature
 from .store.entry import Entry, EntryInfo
 from .store.folder import Store
@@ -291,7 +292,9 @@ class Session:
     def go_dense(self, reason: Reason) -> None:
         """Drop all state: every later step is dense and nothing is stored."""
         # Once a step was not the stock one the result is not either: that keeps its name, with the reason told.
-        if not self.departed:
+        if self.departed:
+            self._decider.tell_settings(ENDED_EARLY)
+        else:
             self.report.decision = Decision.DECLINED
         self.close()
         self.candidates, self._capture, self._give_up = [], Capture(), True

@@ -33,6 +33,8 @@ LEFT_OUT = {
 # How the donor came to be the one that was judged. Which donors come through depends on it: the nearest of many is a
 # selection, and a donor that was chosen by hand is none.
 LEAST_WORK, LEAST_WORK_ACCEPTED, PINNED = "least work", "least work of those accepted", "pinned"
+# In place of how it attends: a run that did not reuse all that was planned is no example of the plan.
+ENDED_EARLY = "reuse ended early"
 
 
 def settings_of(
@@ -42,7 +44,7 @@ def settings_of(
 
     Args:
         limits: what the request is judged by; of it the region's threshold and the near-empty rule, to 2 digits.
-        attention: how self-attention of reuse steps is computed, see ``AttentionChoice.used``.
+        attention: how self-attention of reuse steps is computed, see ``attention.Attending``, or ``ENDED_EARLY``.
         choice: one of the three above.
         donors: stored requests that recall chose among.
     """

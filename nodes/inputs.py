@@ -221,7 +221,7 @@ def link_inputs() -> list:
         GateLink.Input(
             "gate",
             optional=True,
-            tooltip="Compatibility Gate: thresholds set by hand. Without it they follow the "
+            tooltip="Compatibility Gate: thresholds set by hand, or a certificate. Without it they follow the "
             "scale of your model, once 8 unrelated pairs of requests are stored.",
         ),
         ReportLink.Input(

@@ -24,7 +24,7 @@ from .consensus import read_consensus
 from .disk import folder_bytes
 from .entry import PREVIEW_FILE, read_connectivity, read_info, verify_entry
 from .folder import MIN_FREE_BYTES, Store
-from .registry import open_store
+from .registry import is_store, open_store, store_names
 from .tensor_file import EntryError
 
 PACK = Path(__file__).resolve().parents[2]
@@ -70,6 +70,8 @@ def _parser() -> argparse.ArgumentParser:
     add("pin", lambda store, options: _pin(store, options, True), "keep an entry from eviction and purge", "id")
     add("unpin", lambda store, options: _pin(store, options, False), "the reverse of pin", "id")
     add("delete", _delete, "delete one entry, pinned or not", "id")
+    add("decisions", _decisions, "the last decisions, newest first, with the artist's verdicts")
+    add("verdicts", _verdicts, "all verdicts that stand, oldest first")
     purge = add("purge", _purge, "delete all entries that were not used for some days; pinned ones stay")
     purge.add_argument("--days", type=float, default=30.0, help="0 means all (default: %(default)g)")
     purge.add_argument("--yes", action="store_true", help="do not ask")
@@ -88,8 +90,8 @@ def _root_of_comfyui() -> Path:
 
 def _opened(root: Path, options: argparse.Namespace) -> Store:
     chosen = StoreOptions(name=options.store, budget_gb=options.budget_gb)
-    if options.command is not _import and not (root / chosen.name / "entries").is_dir():
-        names = sorted(path.parent.name for path in root.glob("*/entries"))
+    if options.command is not _import and not is_store(root, chosen.name):
+        names = store_names(root)
         known = f"the stores there are: {', '.join(names)}" if names else "no store is there"
         raise Stop(f"there is no store {chosen.name!r} in {root}; {known}.")
     return open_store(root, chosen)
@@ -103,8 +105,9 @@ def _list(store: Store, options: argparse.Namespace) -> int:
             f"{usage.id:32}  {usage.bytes / 1e6:7.1f}  {usage.hits:5}  {usage.seconds_saved:6.0f}s"
             f"  {usage.seconds:6.1f}s  {_when(usage.last_used)}{'  pinned' if usage.pinned else ''}"
         )
-    total, free = sum(usage.bytes for usage in entries) / 1e9, store.disk.free_bytes / 1e9
-    print(f"{len(entries)} entries, {total:.2f} GB; {free:.0f} GB free (writing stops at {MIN_FREE_BYTES / 1e9:g} GB)")
+    size, shared, free = sum(usage.bytes for usage in entries), store.consensuses.bytes, store.disk.free_bytes
+    total = f"{len(entries)} entries, {size / 1e9:.2f} GB, and {shared / 1e9:.2f} GB of consensus"
+    print(f"{total}; {free / 1e9:.0f} GB free (writing stops at {MIN_FREE_BYTES / 1e9:g} GB)")
     return 0
 
 
@@ -171,6 +174,26 @@ def _delete(store: Store, options: argparse.Namespace) -> int:
     return 0
 
 
+def _decisions(store: Store, options: argparse.Namespace) -> int:
+    records, verdicts = store.history.read(), store.verdicts.by_decision()
+    print(f"{'id':32}  {'when':16}  {'verdict':7}  what")
+    for record in reversed(records):
+        word = verdicts[record.id].word if record.id in verdicts else ""
+        print(f"{record.id:32}  {_when(record.when)}  {word:7}  {record.status}")
+    print(f"{len(records)} decisions")
+    return 0
+
+
+def _verdicts(store: Store, options: argparse.Namespace) -> int:
+    found = store.verdicts.read()
+    for verdict in found:
+        between = f"{verdict.target[:12]:12} from {verdict.donor[:12]:12}"
+        print(f"{between}  {_when(verdict.when)}  {verdict.origin:6}  {verdict.word}")
+    words = ", ".join(f"{count} {word}" for word, count in store.verdicts.tally().items())
+    print(f"{len(found)} verdicts: {words}; {store.verdicts.damaged} damaged lines")
+    return 0
+
+
 def _purge(store: Store, options: argparse.Namespace) -> int:
     if not options.days >= 0:
         raise Stop(f"--days must be 0 or more, got {options.days:g}.")
@@ -178,7 +201,7 @@ def _purge(store: Store, options: argparse.Namespace) -> int:
     if not options.yes:
         would = store.purge(age, dry=True)
         try:
-            question = f"Delete {would.entries} entries, {would.bytes / 1e9:.2f} GB, of store {store.options.name!r}?"
+            question = f"Delete {would.things}, {would.bytes / 1e9:.2f} GB, of store {store.options.name!r}?"
             answer = input(f"{question} [y/N] ")
         except EOFError:
             answer = ""

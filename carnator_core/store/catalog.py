@@ -100,7 +100,7 @@ class Catalog:
         self._sql = sqlalchemy
         self._table = _entries_table(sqlalchemy)
         self._path = Path(folder) / FILES[0]
-        place = f"{self._path.absolute().as_uri()}?mode={'ro' if read_only else 'rwc'}"
+        place = f"{self._path.absolute().as_uri()}?{_read_only_mode(folder) if read_only else 'mode=rwc'}"
         # One connection for all threads: its data_version then counts the changes of others alone.
         self._engine = sqlalchemy.create_engine(
             "sqlite://",
@@ -291,6 +291,13 @@ def _entries_table(sql: Any) -> Any:
         sql.Column("output", sql.String),
         sql.Column("seed", sql.String),  # its integers have a sign and 64 bits: too few
     )
+
+
+def _read_only_mode(folder: Path) -> str:
+    """How SQLite reads without a trace: where nobody has the file open it would make the files it shares with others,
+    for which a full disk has no room, unless it is told that nobody will write meanwhile.
+    """
+    return "mode=ro" if (Path(folder) / FILES[1]).exists() else "mode=ro&immutable=1"
 
 
 def _latent(key: str) -> str | None:

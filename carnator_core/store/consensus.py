@@ -2,6 +2,9 @@
 
 ``consensus/<id>.safetensors`` holds one mean mass, sealed and checked like the files of an entry. A new mean is written
 to staging, synced and put in the place of the old one, so that a kill at any instant leaves one of the two.
+
+The budget of the store bounds entries and consensus files together. Of it the consensus files may have a quarter; those
+used longest ago go first, and all of them before an entry that has to stay.
 """
 
 from __future__ import annotations
@@ -9,13 +12,14 @@ from __future__ import annotations
 import logging
 import os
 import re
+import time
 from contextlib import AbstractContextManager
 from pathlib import Path
 
 import torch
 
 from ..connectivity import Consensus
-from .disk import Disk, by_age
+from .disk import Disk, by_age, file_bytes, remove_file
 from .lock import locked
 from .tensor_file import EntryError, TensorFile, is_finite, write_file
 
@@ -23,7 +27,13 @@ log = logging.getLogger("carnator")
 
 FOLDER, SUFFIX, LOCK_FILE = "consensus", ".safetensors", "lock"
 KEPT = 8  # those used last; at some 100 to 200 MB each for the larger models
+BUDGET_SHARE = 0.25
 _ID = re.compile(r"[0-9a-f]{1,64}")
+
+
+def consensus_bytes(base: Path) -> int:
+    """What the consensus files of the store in a folder take."""
+    return sum(file_bytes(path) for _, path in by_age(base / FOLDER) if path.suffix == SUFFIX)
 
 
 def read_consensus(path: Path) -> Consensus:
@@ -94,9 +104,30 @@ class ConsensusFiles:
                 header = {"id": consensus_id, "block": new.block, "count": new.count}
                 write_file(staging / path.name, {"mass": new.mass}, header)
                 self._disk.put(staging / path.name, f"{FOLDER}/{path.name}")
-            others = [other for other in self.paths() if other != path]
-            for unused in others[: 1 - KEPT]:
-                unused.unlink(missing_ok=True)
+
+    @property
+    def bytes(self) -> int:
+        return consensus_bytes(self._disk.base)
+
+    def keep_within(self, room: float, newest: str | None = None) -> None:
+        """Delete what goes beyond ``room`` bytes or is one too many, those used last kept first.
+
+        Args:
+            newest: kept before all others, whatever the clock says.
+        """
+        used = kept = 0
+        last_used_last = sorted(self.paths(), key=lambda path: path.stem == newest)
+        for path in last_used_last[::-1]:
+            size = file_bytes(path)
+            if kept < KEPT and used + size <= room:
+                used, kept = used + size, kept + 1
+            else:
+                remove_file(path)
+
+    def drop_unused(self, seconds: float, dry: bool) -> list[int]:
+        """Delete those that were not used for so long, or only tell; their sizes in bytes."""
+        old = [path for used, path in by_age(self._folder) if path.suffix == SUFFIX and time.time() - used >= seconds]
+        return [size for path, size in [(path, file_bytes(path)) for path in old] if dry or remove_file(path)]
 
     def _read(self, path: Path) -> Consensus | None:
         try:

@@ -148,6 +148,23 @@ def folder_bytes(folder: Path) -> int:
     return total
 
 
+def file_bytes(path: Path) -> int:
+    """0 for a file that cannot be seen."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def remove_file(path: Path) -> bool:
+    """Whether it was there and is gone now."""
+    try:
+        path.unlink()
+    except OSError:
+        return False
+    return True
+
+
 def by_age(folder: Path) -> list[tuple[float, Path]]:
     """Times and paths of what lies in a folder, oldest first; it may vanish under us."""
     found = []

@@ -19,13 +19,18 @@ class Purged:
     bytes: int
     pinned: int
     in_use: int
+    consensuses: int = 0
+
+    @property
+    def things(self) -> str:
+        """What it deleted."""
+        files = f" and {self.consensuses} consensus files" if self.consensuses else ""
+        return f"{self.entries} entries{files}"
 
     @property
     def sentence(self) -> str:
         kept = [f"{self.pinned} pinned"] * bool(self.pinned) + [f"{self.in_use} in use"] * bool(self.in_use)
-        return f"{self.entries} entries deleted, {self.bytes / 1e9:.2f} GB" + (
-            f"; kept: {', '.join(kept)}" if kept else ""
-        )
+        return f"{self.things} deleted, {self.bytes / 1e9:.2f} GB" + (f"; kept: {', '.join(kept)}" if kept else "")
 
 
 def benefit(usage: Usage, now: float) -> float:

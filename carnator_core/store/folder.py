@@ -22,7 +22,7 @@ from ..recall import Candidate, Recalled, TextIndex
 from ..signature import EarlySignature
 from . import catalog as catalogs
 from .catalog import Catalog, CatalogDamaged, CatalogError, Usage
-from .consensus import ConsensusFiles
+from .consensus import BUDGET_SHARE, ConsensusFiles
 from .disk import Disk, folder_bytes
 from .entry import (
     SIGNATURE_FILE,
@@ -305,11 +305,15 @@ class Store:
             return None
         except OSError as error:
             return f"not stored: {error.strerror or error}"
-        self._keep_budget(keep=entry.info.id)
-        if mass is None:
-            return None
+        failure = None if mass is None else self._add_to_consensus(consensus_id, mass, entry.connectivity.block)
+        self._keep_budget(entry.info.id, consensus_id)
+        return failure
+
+    def _add_to_consensus(self, consensus_id: str, mass: torch.Tensor, block: int) -> str | None:
+        if 2 * mass.numel() > BUDGET_SHARE * self.options.budget_gb * GB:
+            return f"consensus not updated: it would take over a quarter of the {self.options.budget_gb:g} GB budget"
         try:
-            self.consensuses.add(consensus_id, mass, entry.connectivity.block)
+            self.consensuses.add(consensus_id, mass, block)
         except (OSError, EntryError) as error:
             return f"consensus not updated: {getattr(error, 'strerror', None) or error}"
         return None
@@ -326,7 +330,7 @@ class Store:
             self.disk.place(folder, info.id)
         except FileExistsError as error:
             raise EntryError(f"the store already holds {info.id}") from error
-        self._keep_budget(keep=info.id)
+        self._keep_budget(info.id)
         return info
 
     @property
@@ -335,17 +339,25 @@ class Store:
 
     # -- deleting --------------------------------------------------------------------------------------------------
 
-    def _keep_budget(self, keep: str) -> None:
-        """Delete the entries of least benefit until the budget holds, never the one just written or in use."""
+    def _keep_budget(self, entry_id: str, consensus_id: str | None = None) -> None:
+        """Delete what exceeds the budget: of the entries those of least benefit, never the one just written or in use.
+
+        Consensus files have at most their share of it, and less where entries that must stay leave less.
+        """
+        budget = self.options.budget_gb * GB
+        self.consensuses.keep_within(BUDGET_SHARE * budget, consensus_id)
         try:
             with self._lock:
                 self._revision = None  # the time of a folder is too coarse to tell two changes of our own apart
                 self._refresh()
-                protected = {keep, *self._leases}
-                for name in victims(self._catalog.usage(), self.options.budget_gb * GB, protected, time.time()):
+                protected, room = {entry_id, *self._leases}, budget - self.consensuses.bytes
+                for name in victims(self._catalog.usage(), room, protected, time.time()):
                     self.delete(name)
+                left = budget - self._catalog.totals().bytes
         except CatalogError as error:
             log.warning("Carnator: the budget could not be kept: %s", error)
+        else:
+            self.consensuses.keep_within(left, consensus_id)
 
     def delete(self, entry_id: str) -> bool:
         """Delete an entry, even a pinned one, unless this process uses it. Returns whether it was deleted."""
@@ -375,13 +387,12 @@ class Store:
             log.warning("Carnator: %s", error)
 
     def purge(self, unused_seconds: float, dry: bool = False) -> Purged:
-        """Delete all entries that were not used for so long, but none that is pinned or in use.
-
-        Args:
-            dry: only tell what would be deleted.
-        Raises CatalogError.
+        """Delete, or if ``dry`` only tell, what was not used for so long: consensus files, and entries but none that is
+        pinned or in use. Raises CatalogError.
         """
         old = [entry for entry in self.usage() if time.time() - entry.last_used >= unused_seconds]
         loose = [entry for entry in old if not entry.pinned]
-        gone = [entry for entry in loose if (entry.id not in self._leases if dry else self.delete(entry.id))]
-        return Purged(len(gone), sum(e.bytes for e in gone), len(old) - len(loose), len(loose) - len(gone))
+        gone = [entry for entry in loose if (not self.in_use(entry.id) if dry else self.delete(entry.id))]
+        means = self.consensuses.drop_unused(unused_seconds, dry)
+        size = sum(entry.bytes for entry in gone) + sum(means)
+        return Purged(len(gone), size, len(old) - len(loose), len(loose) - len(gone), len(means))

@@ -145,9 +145,9 @@ class History:
     def add(self, record: Record, picture: bytes | None = None) -> None:
         """Write a record and a JPEG picture of at most 64 KB; older ones may go."""
         with self._journal.locked():
-            self._journal.append(asdict(replace(record, picture=self._keep_picture(record.id, picture))))
             if self._journal.count >= KEPT + SLACK or self._journal.bytes > KEPT_BYTES + SLACK * MAX_LINE_BYTES:
                 self._trim()
+            self._journal.append(asdict(replace(record, picture=self._keep_picture(record.id, picture))))
 
     def _keep_picture(self, decision_id: str, picture: bytes | None) -> bool:
         """Whether there is one now: it is a courtesy, and no reason to lose a record."""

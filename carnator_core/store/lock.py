@@ -25,7 +25,8 @@ def locked(place: Path, what: str) -> Iterator[None]:
             connection.execute("BEGIN EXCLUSIVE")
             yield
     except sqlite3.OperationalError as error:
-        raise OSError(f"{what} are in use: {error}") from error
+        why = "are in use" if "locked" in str(error) else "cannot be changed"  # on a full disk, for one
+        raise OSError(f"{what} {why}: {error}") from error
     except sqlite3.DatabaseError as error:
         place.unlink(missing_ok=True)  # no empty file: nobody can have locked it
         raise OSError(f"the lock of {what} was damaged: {error}") from error

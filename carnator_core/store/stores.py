@@ -15,6 +15,7 @@ from typing import Any
 from ..calibration import progress_of
 from . import registry
 from .catalog import FILES, Catalog, CatalogDamaged, CatalogError, Listed, Totals
+from .consensus import consensus_bytes
 from .disk import ENTRIES
 from .entry import PREVIEW_FILE, checked_id, read_preview
 from .folder import Store
@@ -73,6 +74,7 @@ class Stores:
         except OSError as trouble:  # one store that cannot be read hides no other
             error = trouble.strerror or str(trouble)
         found = {"name": name, "budget_bytes": registry.budget_bytes(self._root, name), **asdict(totals)}
+        found["bytes"] += consensus_bytes(look.folder)
         return {**found, "decisions": decisions, "verdicts": verdicts, "error": error}
 
     def entries(self, name: str, order: str, offset: int, limit: int) -> Data:

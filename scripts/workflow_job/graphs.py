@@ -25,6 +25,15 @@ HOW_TO = (
     "what was reused and why. A connected Compatibility Gate sets the thresholds by hand instead. {more}"
 )
 
+CERTIFY = (
+    "**1. Collect.** Bypass the Compatibility Gate (Ctrl+B), teach Carnator your model and work as usual: keep the "
+    "seed of a scene, change words, queue. Of every hit say in the sidebar tab Carnator whether it is what you asked "
+    "for. It takes some 60 scenes; ten variations of one scene count once. Keep all settings.\n\n"
+    "**2. Test once.** Switch *save* of Carnator Calibrate on and run. It shows the certificate, or what is missing."
+    "\n\n**3. Use it.** Switch the gate on again: its mode *certified* decides by the certificate, and the status says "
+    "so. Later verdicts can make it lapse."
+)
+
 
 def wan21_t2v(flow: Workflow) -> None:
     model, vae = shifted(flow, "wan2.1_t2v_1.3B_fp16.safetensors", WAN21, 8.0), vae_loader(flow, "wan_2.1_vae", WAN21)
@@ -104,12 +113,27 @@ def compare_with_stock(flow: Workflow) -> None:
     save(flow, side[0], 16.0)
 
 
+def calibrate(flow: Workflow) -> None:
+    model, vae = shifted(flow, "wan2.1_t2v_1.3B_fp16.safetensors", WAN21, 8.0), vae_loader(flow, "wan_2.1_vae", WAN21)
+    positive, negative = prompts(flow)
+    latent = flow.node("EmptyHunyuanLatentVideo", 1, width=832, height=480, length=33)
+    store, gate = flow.node("CarnatorCacheStore", 1)[0], flow.node("CarnatorCompatibilityGate", 1, mode="certified")[0]
+    sampler = reuse_sampler(
+        flow, model, positive, negative, latent[0], steps=30, cfg=6.0, sampler_name="uni_pc", store=store, gate=gate
+    )
+    flow.node("CarnatorReport", 3, report=sampler[1])
+    flow.node("CarnatorCalibrate", 3, store=store)
+    flow.note(2, CERTIFY, 360)
+    video(flow, sampler[0], vae, 16.0)
+
+
 WORKFLOWS: tuple[Callable[[Workflow], None], ...] = (
     wan21_t2v,
     wan21_t2v_lora,
     wan22_5b_t2v,
     wan22_14b_two_stage,
     compare_with_stock,
+    calibrate,
 )
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from carnator_core.calibration import calibrate_store, largest_group, progress_of
+from carnator_core.calibration import MOST_TESTS, calibrate_store, largest_group, progress_of
 from carnator_core.certificate_file import read_certificate
 from carnator_core.certificate_shelf import FOLDER, NONE_YET, standing
 from carnator_core.certify import NotCertified
@@ -161,6 +161,16 @@ def test_each_further_test_is_made_at_half_the_error(tmp_path: Path) -> None:
     third = calibrate_store(tmp_path)
     assert third.progress["needed"] == 72 and "test 3, at 97.50% confidence" in third.text
     assert calibrate_store(tmp_path, confidence=0.8, test=True).certificate.confidence == pytest.approx(0.95)
+
+
+def test_after_too_many_tests_there_is_no_further_one(tmp_path: Path) -> None:
+    log(tmp_path, some_verdicts(400))
+    for number in range(MOST_TESTS):
+        log(tmp_path, some_verdicts(1, prefix=f"again{number}"))
+        assert calibrate_store(tmp_path, confidence=0.8, test=True).curve
+    log(tmp_path, some_verdicts(1, prefix="last"))
+    found = calibrate_store(tmp_path, confidence=0.8, test=True)
+    assert found.curve == [] and found.text.startswith("not certified: these settings were tested 16 times")
 
 
 def test_a_test_of_other_settings_costs_nothing(tmp_path: Path) -> None:

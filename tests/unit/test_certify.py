@@ -183,6 +183,10 @@ def test_the_near_empty_rule_of_a_gate_is_not_taken_for_its_threshold() -> None:
     near_empty = {**usual, "representation": 0.0005}
     pairs = [dataclasses.replace(p, accepted_by=near_empty if i % 2 else usual) for i, p in enumerate(some_pairs(200))]
     assert certify(pairs, SETTINGS).guards["representation"] > 0.01
+    strict = {**usual, "representation": 0.0004}
+    near = [with_values(p, representation=1e-4) for p in some_pairs(200)]
+    found = certify([dataclasses.replace(p, accepted_by=strict) for p in near], SETTINGS)
+    assert found.guards["representation"] <= 0.0004
 
 
 def test_guards_lie_above_all_that_development_saw_by_a_margin() -> None:

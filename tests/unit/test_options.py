@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from carnator_core.options import (
     ATTENTION_RULES,
     ATTENTION_SOURCES,
+    GATE_MODES,
     SEED_POLICIES,
     WINDOW_RESIDUALS,
     GateOptions,
@@ -37,7 +38,7 @@ options = st.builds(
         st.none() | st.text(max_size=9),
         st.sampled_from(SEED_POLICIES),
     ),
-    gate=st.builds(GateOptions, *[st.floats(0.0, 1e6)] * 4),
+    gate=st.builds(GateOptions, *[st.floats(0.0, 1e6)] * 4, mode=st.sampled_from(GATE_MODES)),
     reuse=st.builds(
         ReuseOptions,
         st.floats(0.0, 1e3),
@@ -134,6 +135,20 @@ def test_an_unknown_seed_policy_is_refused_and_an_older_file_has_the_default() -
     older = Options().to_dict()
     del older["probe"]["seed_policy"]
     assert Options.from_dict(older) == Options() and not Options().probe.any_seed
+
+
+def test_an_unknown_gate_mode_is_refused_and_an_older_file_has_the_default() -> None:
+    with pytest.raises(ValueError, match="gate mode"):
+        GateOptions(mode="certificate")
+    older = Options().to_dict()
+    del older["gate"]["mode"]
+    assert Options.from_dict(older) == Options() and not Options().certified
+
+
+def test_only_thresholds_set_by_hand_are_used_as_they_are() -> None:
+    certified = Options(gate=GateOptions(mode="certified"))
+    assert certified.certified and certified.by_hand is None
+    assert Options().by_hand == GateOptions() and Options(gate=None).by_hand is None
 
 
 def test_an_unknown_store_mode_is_refused() -> None:

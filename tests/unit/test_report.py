@@ -38,6 +38,15 @@ def test_a_report_is_plain_json_and_has_a_version(report: Report) -> None:
     assert data["reason"] == report.reason.sentence
 
 
+def test_what_a_hit_saved_is_told_and_never_negative() -> None:
+    hit = a_hit()
+    assert hit.seconds_saved == 1.25 * 20 - 10.0
+    assert dataclasses.replace(hit, decision=Decision.ASSIST).seconds_saved == hit.seconds_saved
+    assert dataclasses.replace(hit, decision=Decision.MISS).seconds_saved == 0.0
+    assert dataclasses.replace(hit, seconds=100.0).seconds_saved == 0.0
+    assert dataclasses.replace(hit, dense_step_seconds=None).seconds_saved == 0.0
+
+
 def test_hits_and_misses_report_the_same_names() -> None:
     assert a_hit().to_dict().keys() == Report().to_dict().keys()
 

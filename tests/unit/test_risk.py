@@ -74,6 +74,12 @@ def test_the_needed_count_is_the_least_that_suffices(unsafe: int, delta: float, 
     assert upper_bound(unsafe, needed, level) <= delta < upper_bound(unsafe, needed - 1, level)
 
 
+@pytest.mark.parametrize(("delta", "level"), [(0.0, 0.9), (1.0, 0.9), (0.05, 0.0), (0.05, 1.0)])
+def test_what_no_number_of_pairs_can_show_is_an_error(delta: float, level: float) -> None:
+    with pytest.raises(ValueError, match="no number of pairs"):
+        accepted_needed(0, delta, level)
+
+
 @given(counts, st.floats(0.01, 0.3), levels)
 def test_a_test_passes_exactly_if_the_bound_does(found, delta: float, level: float) -> None:
     unsafe, accepted = found

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from carnator_core.options import GateOptions, Options, ProbeOptions, ReuseOptions
-from carnator_core.reasons import Decision
+from carnator_core.reasons import Code, Decision, Reason
 from carnator_core.scale import FREE_FIELDS, Thresholds
 from carnator_core.session import Session
 from carnator_core.settings import (
@@ -123,8 +123,10 @@ def test_store_sizes_are_told_by_powers_of_ten(donors: int, said: str) -> None:
 # -- in a session --------------------------------------------------------------------------------------------------
 
 
-def run(root: Path, prompt: torch.Tensor, gate: GateOptions | None = OPEN, probe=None, **reuse) -> Session:
-    host = FakeHost()
+def run(
+    root: Path, prompt: torch.Tensor, gate: GateOptions | None = OPEN, probe=None, before_step=None, **reuse
+) -> Session:
+    host = FakeHost(**({} if before_step is None else {"before_step": before_step}))
     probe = probe or ProbeOptions(min_text_similarity=-1.0)
     chosen = Options(probe=probe, gate=gate, reuse=ReuseOptions(region_threshold=0.05, hold_threshold=0.0, **reuse))
     one = Session(host.request(prompt), chosen, open_store(root, chosen.store))
@@ -144,6 +146,19 @@ def test_miss_hit_and_assist_tell_their_request_and_its_settings(tmp_path: Path)
         told = json.loads(json.dumps(report.to_dict()))
         assert told["settings"] == report.settings and told["request_id"] and told["certificate"] is None
         assert all(isinstance(value, str) and len(value) <= 64 for value in told["settings"].values())
+
+
+def test_a_hit_that_ended_early_is_no_example_of_its_settings(tmp_path: Path) -> None:
+    run(tmp_path, PROMPT)
+    whole = run(tmp_path, LOCAL).report
+
+    def fail(session: Session, step: int) -> None:
+        if step == 10:
+            session.go_dense(Reason.of(Code.OUT_OF_MEMORY))
+
+    early = run(tmp_path, LOCAL, before_step=fail).report
+    assert early.decision is Decision.HIT and early.reason.code is Code.OUT_OF_MEMORY
+    assert differing(early.settings, whole.settings) == ["attention used"]
 
 
 def test_how_the_donor_was_chosen_is_told(tmp_path: Path) -> None:

@@ -119,10 +119,10 @@ def test_the_entry_point_is_short_and_imports_nothing_at_the_top() -> None:
     assert not [n for n in parsed(path).body if isinstance(n, (ast.Import, ast.ImportFrom))]
 
 
-def test_faiss_and_triton_are_imported_only_where_they_are_used() -> None:
+def test_faiss_triton_and_scipy_are_imported_only_where_they_are_used() -> None:
     for path in [p for p in shipped() if "kernels" not in p.parts]:
         top = ast.Module([n for n in parsed(path).body if isinstance(n, (ast.Import, ast.ImportFrom))], [])
-        assert not {"faiss", "triton"} & set(imported(top)), relative(path)
+        assert not {"faiss", "triton", "scipy"} & set(imported(top)), relative(path)
 
 
 @pytest.mark.parametrize("path", [p for p in shipped() if "demo" not in p.relative_to(ROOT).parts], ids=relative)

@@ -12,13 +12,16 @@ from pathlib import Path
 import pytest
 
 from carnator_core.options import StoreOptions
+from carnator_core.reasons import Decision
 from carnator_core.store.__main__ import main
 from carnator_core.store.archive import export_entry, import_entry
 from carnator_core.store.entry import PREVIEW_FILE, SIGNATURE_FILE, TRAJECTORY_FILE
 from carnator_core.store.folder import Store
 from carnator_core.store.registry import close_stores
 from carnator_core.store.tensor_file import EntryError, EntryGone
+from carnator_core.store.verdicts import judge_decision
 from support.fake_host import a_donor
+from support.logs import a_record
 from support.paths import ROOT
 
 JPEG = b"\xff\xd8\xff a picture"
@@ -189,6 +192,19 @@ def test_entries_are_exported_deleted_imported_and_pinned(command, source: Store
     assert [i.id for i in source.entries()] == ["two"]
     assert command("unpin", "two")[0] == 0 and command("purge", "--yes")[0] == 0
     assert source.entries() == []
+
+
+def test_decisions_and_verdicts_are_listed(command, source: Store) -> None:
+    source.history.add(a_record(id="first"))
+    source.history.add(a_record(Decision.MISS, id="second"))
+    judge_decision(source, "first", safe=False)
+    code, out, _ = command("decisions")
+    lines = out.splitlines()
+    assert code == 0 and lines[1].startswith("second ") and "miss: no earlier request" in lines[1]
+    assert re.fullmatch(r"first +\d{4}-\d\d-\d\d \d\d:\d\d  unsafe +hit 2\.0.*", lines[2]) and lines[3] == "2 decisions"
+    code, out, _ = command("verdicts")
+    assert code == 0 and re.match(r"r0 +from d0 .* artist +unsafe\n", out)
+    assert out.endswith("1 verdicts: 0 safe, 1 unsafe; 0 damaged lines\n")
 
 
 @pytest.mark.parametrize(("answer", "left"), [("y\n", 0), ("n\n", 2), ("", 2)])

@@ -243,6 +243,83 @@ def test_a_new_consensus_stays_when_the_clock_was_set_back(tmp_path: Path) -> No
     assert store.consensus("ff") is not None and len(store.consensuses.paths()) == files.KEPT
 
 
+def sizes(root: Path) -> tuple[int, int]:
+    """Bytes of one entry and of one consensus file as these tests write them."""
+    store = Store(root / "measured", StoreOptions())
+    commit(store, "one", a_mass())
+    return store.usage()[0].bytes, store.consensuses.bytes
+
+
+def kept_within(store: Store) -> list[str]:
+    """The entries, after what they and the consensus files take was held against the budget."""
+    entries = sum(usage.bytes for usage in store.usage())
+    assert entries + store.consensuses.bytes <= store.options.budget_gb * 1e9
+    return ids(store)
+
+
+def test_consensus_files_count_for_the_budget(tmp_path: Path) -> None:
+    entry, mean = sizes(tmp_path)
+    assert mean < entry
+    store = Store(tmp_path, StoreOptions(budget_gb=(4 * entry + 0.5 * mean) / 1e9))
+    for number in range(6):
+        assert commit(store, f"e{number}", a_mass(number)) is None
+        assert len(kept_within(store)) == min(number + 1, 3), "four entries alone would fit"
+    assert store.consensus(ID).count == 6
+
+
+def test_consensus_files_take_at_most_a_quarter_of_the_budget(tmp_path: Path) -> None:
+    entry, mean = sizes(tmp_path)
+    store = Store(tmp_path, StoreOptions(budget_gb=4 * 2.5 * mean / 1e9))
+    for number in range(5):
+        assert commit(store, f"e{number}", a_mass(number), consensus_id=f"{number:x}") is None
+        kept_within(store)
+        os.utime(path_of(tmp_path, f"{number:x}"), (number, number))
+    assert {path.stem for path in store.consensuses.paths()} == {"3", "4"}
+    assert "e4" in ids(store)
+
+
+def test_a_consensus_that_would_take_more_is_not_written(tmp_path: Path) -> None:
+    store = Store(tmp_path, StoreOptions(budget_gb=4 * (2 * a_mass().numel() - 1) / 1e9))
+    assert commit(store, "one", a_mass()).startswith("consensus not updated: it would take over a quarter")
+    assert ids(store) == ["one"] and not store.consensuses.paths()
+
+
+def test_entries_that_must_stay_leave_no_room_for_a_consensus(tmp_path: Path) -> None:
+    entry, mean = sizes(tmp_path)
+    store = Store(tmp_path, StoreOptions(budget_gb=(2 * entry + 0.5 * mean) / 1e9))
+    for name in ("one", "two"):
+        assert commit(store, name, a_mass()) is None
+        store.set_pinned(name, True)
+    assert kept_within(store) == ["one", "two"]
+    assert not store.consensuses.paths()
+
+
+def test_a_smaller_budget_applies_to_consensus_files_at_the_next_write(tmp_path: Path) -> None:
+    entry, mean = sizes(tmp_path)
+    store = Store(tmp_path, StoreOptions())
+    for number in range(4):
+        commit(store, f"e{number}", a_mass(number), consensus_id=f"{number:x}")
+    store.options = StoreOptions(budget_gb=(entry + mean) * 2 / 1e9)
+    store.commit(a_donor("plain"))
+    assert "plain" in kept_within(store) and len(store.consensuses.paths()) == 1
+
+
+def test_a_purge_deletes_what_was_not_used_for_so_long(tmp_path: Path) -> None:
+    store = Store(tmp_path, StoreOptions())
+    for name in ("aa", "bb"):
+        commit(store, name, a_mass(), consensus_id=name)
+        store.note_hit(name, 0.0)
+    os.utime(path_of(tmp_path, "aa"), (time.time() - 5 * 86400,) * 2)
+    size = path_of(tmp_path, "aa").stat().st_size
+    for dry in (True, False):
+        purged = store.purge(86400.0, dry)
+        assert (purged.entries, purged.consensuses, purged.bytes) == (0, 1, size)
+        assert path_of(tmp_path, "aa").exists() == dry
+    assert purged.sentence == "0 entries and 1 consensus files deleted, 0.00 GB"
+    assert store.purge(0.0).consensuses == 1
+    assert not store.consensuses.paths() and not store.entries()
+
+
 def test_a_failure_to_write_is_told_once_and_loses_no_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = Store(tmp_path, StoreOptions())
     commit(store, "one", a_mass(1))

@@ -10,9 +10,9 @@ import random
 import resource
 import shutil
 import signal
-import subprocess
 import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,6 +23,7 @@ from carnator_core.store import folder as store_folder
 from carnator_core.store.entry import SIGNATURE_FILE, TRAJECTORY_FILE, Entry, verify_entry
 from carnator_core.store.folder import Store
 from carnator_core.store.tensor_file import EntryError, TensorFile, write_file
+from support.disks import small_disk
 from support.fake_host import a_donor
 from support.processes import in_another_process
 
@@ -276,22 +277,15 @@ def test_a_limit_on_the_size_of_files_is_a_sentence_and_costs_nothing_else(tmp_p
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path):
-    """A file system of 16 MB."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mount = shutil.which("mount")
-    command = [mount, "-t", "tmpfs", "-o", "size=16m", "carnator", str(folder)]
-    if mount is None or subprocess.run(command, capture_output=True).returncode != 0:
-        pytest.skip("mounting a small file system needs rights that this user lacks")
-    yield folder
-    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+def full_disk(tmp_path: Path) -> Iterator[Path]:
+    with small_disk(tmp_path / "disk") as folder:
+        yield folder
 
 
-def test_a_full_disk_is_a_sentence_and_what_was_stored_stays(small_disk: Path, monkeypatch) -> None:
+def test_a_full_disk_is_a_sentence_and_what_was_stored_stays(full_disk: Path, monkeypatch) -> None:
     monkeypatch.setattr(store_folder, "MIN_FREE_BYTES", -(10**12))
     latent = (4, 4, 32, 32)
-    store, failure = Store(small_disk, StoreOptions()), None
+    store, failure = Store(full_disk, StoreOptions()), None
     for number in range(1000):
         assert store.commit(a_donor(f"e{number}", number, latent)) is None
         store.wait()
@@ -310,4 +304,4 @@ def test_a_full_disk_is_a_sentence_and_what_was_stored_stays(small_disk: Path, m
     store.wait()
     assert store.take_failure() is None
     store.close()
-    assert assert_sound(small_disk, StoreOptions(), latent) == 4
+    assert assert_sound(full_disk, StoreOptions(), latent) == 4
