@@ -114,6 +114,8 @@ class Labeller:
             "digest": digest(latent),
         }
         if ours.report["decision"] == "hit":
+            if ours.report["reason_code"] != "reused":  # no example of the plan
+                raise Stop(f"the reuse of {cluster.id} ended early: {ours.report['reason']}")
             record["reuse"] = self._scorer.looks(read_latent(ours.latent), cluster.variation.scene)
         elif not ours.equals(stock):
             raise Stop(f"{cluster.id} is a {ours.report['decision']} but differs from KSampler")

@@ -60,6 +60,9 @@ def test_fresh_clusters_are_judged_by_the_certificate_of_the_store(stages: Stage
     assert served["certificate"] == wide.id
     assert (served["decision"] == "hit") == (served["region"] <= 0.65 and served["work"] < 1)
     assert stages.fresh(tight) == []
+    (labeller,) = stages._labellers
+    background = labeller.serve_certified(make_clusters(FRESH, 4)[3], 1, wide)
+    assert background["decision"] == "hit" and background["reuse"].keys() == {"decoded"}
 
 
 def test_what_a_certificate_does_not_accept_is_the_stock_latent(stages: Stages) -> None:
@@ -76,7 +79,7 @@ def test_a_certificate_of_other_settings_stops_everything(stages: Stages) -> Non
     other = certificate_of({**hit, "settings": {**hit["settings"], "steps": "5"}}, 1.0)
     later = replace(other, created=other.created + 60)  # the newest of the shelf
     with pytest.raises(Stop, match="was not judged by this certificate: certified"):
-        labeller.serve_certified(make_clusters(FRESH, 3)[2], 0, later)
+        labeller.serve_certified(make_clusters(FRESH, 5)[4], 0, later)
 
 
 def test_floors_are_measured_and_ksampler_repeats_itself(stages: Stages) -> None:
