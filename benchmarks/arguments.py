@@ -14,7 +14,7 @@ WHAT = ("tune", "report", *COMPARISONS, CERTIFICATE, "kernels", "patterns", "gpu
 BELONGS_TO = {
     **dict.fromkeys(("stream", "variants"), COMPARISONS),
     **dict.fromkeys(("sampler", "quick", "json"), (*COMPARISONS, CERTIFICATE)),
-    **dict.fromkeys(("fresh", "development", "floors", "labels", "delta", "ship"), (CERTIFICATE,)),
+    **dict.fromkeys(("fresh", "development", "floors", "labels", "delta", "fp32", "ship"), (CERTIFICATE,)),
 }
 # Clusters of a certificate: of the set that certifies, the fresh ones, those for development, those with floors.
 FULL = {"clusters": 1000, "fresh": 500, "development": 300, "floors": 200}
@@ -56,6 +56,9 @@ def parse(description: str, arguments: list[str] | None = None) -> argparse.Name
     certificate.add_argument("--floors", type=int, help="clusters with dense runs that differ by chance (200)")
     certificate.add_argument("--labels", type=Path, help="file of labels to go on with (default: beside the result)")
     certificate.add_argument("--delta", type=float, help=f"unsafe rate to certify (default: {DELTA})")
+    certificate.add_argument(
+        "--fp32", action="store_true", help="float32 weights, as on a CPU: it then speaks of those too"
+    )
     certificate.add_argument("--ship", action="store_true", help="write the certificate into the pack")
     add_arguments(parser)
     options = parser.parse_args(arguments)

@@ -61,7 +61,7 @@ JSON_FIELDS = (
 def run(install: Install, options: Namespace, device: str) -> int:
     out = result_file(options, _name(options))
     head = provenance(options, device)
-    bound = {"steps": options.steps, "sampler": options.sampler, "scoring": options.scoring, "clear": CLEAR}
+    bound = {**{name: getattr(options, name) for name in ("steps", "sampler", "scoring", "fp32")}, "clear": CLEAR}
     install.scratch.mkdir(exist_ok=True)
     scorer = make_scorer(options.scoring, install.comfyui, ROOT)
     path = options.labels or out.with_suffix(".labels.jsonl")
@@ -97,6 +97,7 @@ def _name(options: Namespace) -> str:
     """Quick runs and those with another sampler have names that the tables of the docs leave out."""
     parts = ["certificate"]
     parts += [options.sampler] if options.sampler != "euler" else []
+    parts += ["fp32"] if options.fp32 else []
     parts += ["quick"] if options.quick else []
     return "_".join(parts)
 
@@ -198,6 +199,6 @@ def ship(certificate: Certificate | None, options: Namespace) -> None:
     if options.quick or certificate.delta != DELTA:
         raise Stop(f"only a whole measurement at a rate of {DELTA:g} is shipped.")
     SHIPPED.mkdir(exist_ok=True)
-    path = SHIPPED / f"demo_{options.sampler}_{options.steps}_steps.json"
+    path = SHIPPED / f"demo_{options.sampler}_{options.steps}_steps{'_fp32' * options.fp32}.json"
     path.write_bytes(written(certificate))
     say(f"shipped: {path}")

@@ -21,7 +21,8 @@ from .scoring import LatentScorer
 from .serving import start_all
 from .sharing import shared_out
 
-PRECISION_ARGUMENTS = ("--bf16-unet",)
+# Arguments of servers. Which weights a model has belongs to the settings that a certificate speaks of.
+FLOAT32_ARGUMENTS, PRECISION_ARGUMENTS = ("--fp32-unet",), ("--bf16-unet",)
 Work = Callable[[Labeller, int, Cluster], list[Record]]
 
 
@@ -97,10 +98,10 @@ class Stages:
 
     def _run(self, what: str, todo: list[Cluster], work: Work) -> None:
         if not self._labellers:
-            self._labellers = self._start(self._servers, todo)
+            self._labellers = self._start(self._servers, todo, FLOAT32_ARGUMENTS if self._options.fp32 else ())
         self._share_out(what, self._labellers, todo, work)
 
-    def _start(self, stack: ExitStack, todo: Sequence[Cluster], arguments: tuple[str, ...] = ()) -> list[Labeller]:
+    def _start(self, stack: ExitStack, todo: Sequence[Cluster], arguments: tuple[str, ...]) -> list[Labeller]:
         if not todo or self._left() == 0:
             return []
         self._labels.expect()

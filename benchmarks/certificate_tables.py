@@ -11,26 +11,31 @@ from typing import Any
 
 from .summary import markdown
 
+# Beginning of the files' names -> what the headings add.
+NAMES = {"certificate": "", "certificate_fp32": ", float32 weights"}
+
 RULE = """*Unsafe*: an attribute is lost that KSampler's video clearly shows (the scorer gives it at least 0.9) and the
 reused one does not (another value is as likely or likelier); *plain*: the same without a margin, as in the other
 tables. *at most*: one-sided exact bound on the rate at 90 % confidence. Every cluster is one base request and one
 variation of it on a noise seed of its own; kinds of variation have the streams' shares. The gate was open when clusters
-were labelled; *labelled* are those that the rules of region and saving let through, and *coverage* is of all
-clusters."""
+were labelled; *labelled* are those that the rules of region and saving let through, and *coverage* is of all clusters.
+Every gate here stands behind those two rules, that by text too, and a request has one stored request to choose from."""
 
 
 def sections(folder: Path) -> list[str]:
-    """The certificate for the documentation, if one was measured: a GPU's, for it has more clusters."""
-    for device in ("gpu", "cpu"):
-        path = folder / f"certificate_{device}.json"
-        if path.is_file():
-            result = json.loads(path.read_text(encoding="utf-8"))
-            picture = path.with_suffix(".png")
-            parts = [f"## Certificate of the gate\n\n{_origin(result)}\n\n{RULE}\n", tables(result)]
-            if picture.is_file():
-                parts.append(f"![Risk against coverage](../benchmarks/results/{picture.name})\n")
-            return parts
-    return []
+    """The certificates for the documentation, if there are any: a GPU's before a CPU's, for it has more clusters."""
+    parts = []
+    for name, suffix in NAMES.items():
+        paths = [folder / f"{name}_{device}.json" for device in ("gpu", "cpu")]
+        path = next((path for path in paths if path.is_file()), None)
+        if path is None:
+            continue
+        result = json.loads(path.read_text(encoding="utf-8"))
+        picture = path.with_suffix(".png")
+        parts += [f"## Certificate of the gate{suffix}\n\n{_origin(result)}\n\n{RULE}\n", tables(result)]
+        if picture.is_file():
+            parts.append(f"![Risk against coverage](../benchmarks/results/{picture.name})\n")
+    return parts
 
 
 def tables(result: dict[str, Any]) -> str:

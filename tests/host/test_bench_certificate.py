@@ -21,7 +21,8 @@ from scripts.testbed.environment import ROOT
 from support.certificates import a_certificate
 
 OPTIONS = Namespace(
-    what="certificate", sampler="euler", steps=4, servers=1, seconds=None, development=0, clusters=2, fresh=1, floors=1
+    what="certificate", sampler="euler", steps=4, servers=1, seconds=None, development=0, clusters=2, fresh=1, floors=1,
+    fp32=False,
 )  # fmt: skip
 
 

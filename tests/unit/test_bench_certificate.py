@@ -224,6 +224,9 @@ def test_the_whole_analysis_and_its_tables(tmp_path: Path) -> None:
     assert dict(zip(head, row_of_fresh, strict=True))["accepted n"] == str(len(hits))
     assert "| another seed | 6 | 0 |" in text and "| unrelated | 100 |" in text
     assert sections(tmp_path / "nowhere") == []
+    (tmp_path / "certificate_fp32_cpu.json").write_text(json.dumps(whole), encoding="utf-8")
+    headings = [part.splitlines()[0] for part in sections(tmp_path) if part.startswith("##")]
+    assert headings == ["## Certificate of the gate", "## Certificate of the gate, float32 weights"]
 
 
 def test_without_a_certificate_the_last_line_has_nulls_and_the_tables_say_why(tmp_path: Path) -> None:
@@ -252,10 +255,12 @@ def test_an_unfinished_set_certifies_nothing(tmp_path: Path, capsys: pytest.Capt
 
 def test_only_a_whole_measurement_at_the_usual_rate_is_shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(certificate_job, "SHIPPED", tmp_path / "certificates")
-    options = Namespace(quick=False, sampler="euler", steps=20)
+    options = Namespace(quick=False, sampler="euler", steps=20, fp32=False)
     certificate = certify_labels(DEV, CERT, 0.05).certificate
     ship(certificate, options)
     assert read_certificate(tmp_path / "certificates" / "demo_euler_20_steps.json") == certificate
+    ship(certificate, Namespace(**{**vars(options), "fp32": True}))
+    assert (tmp_path / "certificates" / "demo_euler_20_steps_fp32.json").is_file()
     with pytest.raises(Stop, match="no certificate to ship"):
         ship(None, options)
     for other, asked in ((certificate, Namespace(**{**vars(options), "quick": True})),

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks.certificate_stages import PRECISION_ARGUMENTS, Stages
+from benchmarks.certificate_stages import FLOAT32_ARGUMENTS, PRECISION_ARGUMENTS, Stages
 from benchmarks.clusters import CERTIFICATION, DEVELOPMENT, FRESH, Cluster, make_clusters
 from benchmarks.controls import NOISE_FLOOR
 from benchmarks.label_file import LabelFile
@@ -56,10 +56,11 @@ def floor(name: str, cluster: Cluster) -> dict[str, Any]:
 
 class WithoutServers(Stages):
     def __init__(self, file: LabelFile, labeller: Made, seconds: float | None = None, **counts: int):
-        super().__init__(None, Namespace(**{**COUNTS, **counts}, seconds=seconds, servers=1), None, file)
+        options = Namespace(**{**COUNTS, "fp32": False, **counts}, seconds=seconds, servers=1)
+        super().__init__(None, options, None, file)
         self.labeller, self.started = labeller, []
 
-    def _start(self, stack: ExitStack, todo: Sequence[Cluster], arguments: tuple[str, ...] = ()) -> list[Made]:
+    def _start(self, stack: ExitStack, todo: Sequence[Cluster], arguments: tuple[str, ...]) -> list[Made]:
         if not todo or self._left() == 0:
             return []
         self.started.append(arguments)
@@ -140,8 +141,9 @@ def test_floors_are_of_the_first_clusters_and_precision_has_servers_of_its_own(o
     asked = [f"floors {first}", f"floors {second}", f"{PRECISION} {first}", f"{PRECISION} {second}"]
     assert stages.labeller.asked == asked
     assert all([r["id"] for r in stages.floors(name)] == [first, second] for name in FLOORS)
-    more = opened(floors=3)
+    more = opened(floors=3, fp32=True)
     more.measure_floors()
+    assert more.started == [FLOAT32_ARGUMENTS, PRECISION_ARGUMENTS]
     assert more.labeller.asked == [f"floors {ids(CERTIFICATION, 3)[2]}", f"{PRECISION} {ids(CERTIFICATION, 3)[2]}"]
 
 
