@@ -26,7 +26,7 @@ function openPanel() {
 }
 
 app.registerExtension({
-  name: "ComfyUI-Carnator.Panel",
+  name: "comfyuicarnator.panel",
   setup() {
     status = new NodeStatus(openPanel)
     app.extensionManager.registerSidebarTab({

@@ -48,8 +48,7 @@ export function refreshAges(root) {
   for (const time of root.querySelectorAll("time")) time.textContent = ago(Date.parse(time.dateTime) / 1000)
 }
 
-/** Puts a style sheet into the page, once. */
-export function useStyles(url) {
-  if (document.querySelector(`link[href="${url}"]`)) return
-  document.head.append(element("link", { rel: "stylesheet", href: url }))
+/** Our style sheet, to be put into an element of ours: the page's head belongs to everybody. */
+export function styles() {
+  return element("link", { rel: "stylesheet", href: new URL("panel.css", import.meta.url).href })
 }

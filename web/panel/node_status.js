@@ -8,7 +8,7 @@
 import { api } from "../../../scripts/api.js"
 import { app } from "../../../scripts/app.js"
 import { badge } from "./decisions_view.js"
-import { element, useStyles } from "./dom.js"
+import { element, styles } from "./dom.js"
 import { takeApart } from "./status_text.js"
 import { text } from "./texts.js"
 
@@ -23,7 +23,6 @@ const EDGES = 40
 export class NodeStatus {
   /** @param {() => void} openPanel what a click on the decision does */
   constructor(openPanel) {
-    useStyles(new URL("panel.css", import.meta.url).href)
     this.openPanel = openPanel
     this.running = new Map() // node -> its last text in the run that goes on
     this.last = new Map() // workflow and node -> the line that its last run ended with
@@ -63,7 +62,7 @@ export class NodeStatus {
     const parts = line && (TELLING.has(node.comfyClass) ? { rest: line } : takeApart(line))
     const widget = node.widgets?.find((found) => found.name === WIDGET) ?? add(node)
     const told = node.widgets.some((other) => other !== widget && other.value === line)
-    widget.element.replaceChildren(...(parts ? content(parts, told, this.openPanel) : []))
+    widget.element.lastChild.replaceChildren(...(parts ? content(parts, told, this.openPanel) : []))
     widget.element.hidden = !parts
     widget.carnatorLine = parts && (told ? (parts.head ?? "") : line)
     const [width, height] = node.computeSize()
@@ -99,7 +98,8 @@ function place(node) {
 }
 
 function add(node) {
-  const widget = node.addDOMWidget(WIDGET, WIDGET, element("div", { class: "carnator-status" }), {
+  const line = element("div", { class: "carnator-status" }, styles(), element("div"))
+  const widget = node.addDOMWidget(WIDGET, WIDGET, line, {
     serialize: false,
     hideOnZoom: false,
     margin: 4,

@@ -2,7 +2,7 @@
 
 import { api } from "../../../scripts/api.js"
 import { DecisionsView } from "./decisions_view.js"
-import { bar, button, element, iconButton, refreshAges, useStyles } from "./dom.js"
+import { bar, button, element, iconButton, refreshAges, styles } from "./dom.js"
 import { EntriesView } from "./entries_view.js"
 import * as server from "./server.js"
 import { savings, storeList } from "./stores_view.js"
@@ -13,11 +13,11 @@ const VIEWS = { decisions: DecisionsView, entries: EntriesView }
 const EVENTS = ["execution_success", "execution_error", "execution_interrupted", "status", "reconnected"]
 const SETTLE_MS = 300 // several events tell of the same run
 const AGES_MS = 30000
+const STALE_MS = 10000
 const WRITTEN_MS = 3000 // what a run stores is written in the background
 
 export class Panel {
   constructor(container) {
-    useStyles(new URL("panel.css", import.meta.url).href)
     this.container = container
     this.store = null
     this.stores = []
@@ -31,7 +31,8 @@ export class Panel {
     this.tabs = this.makeTabs()
     this.place = element("div", { class: "carnator-place", role: "tabpanel", "aria-labelledby": "carnator-tab-decisions" })
     this.body = element("div", { class: "carnator-body", hidden: true }, this.certificate, this.tabs, this.place)
-    this.element = element("div", { class: "carnator-panel" }, this.header(), this.message, this.storeArea, this.body)
+    this.element = element("div", { class: "carnator-panel" }, styles(), this.header(), this.message)
+    this.element.append(this.storeArea, this.body)
     // Keys that are meant for a field of the panel must not reach the editor's shortcuts.
     this.element.addEventListener("keydown", (event) => {
       if (event.target.matches("input, select")) event.stopPropagation()
@@ -83,7 +84,12 @@ export class Panel {
     for (const type of EVENTS) api.addEventListener(type, (event) => this.noticed(event), { signal })
     api.addEventListener("reconnecting", () => this.tell(text("noServer"), true), { signal })
     this.ages = setInterval(() => refreshAges(this.element), AGES_MS)
-    document.addEventListener("visibilitychange", () => document.hidden || this.refreshSoon(), { signal })
+    this.element.addEventListener("pointerenter", () => this.looked())
+  }
+
+  /** Another window may have changed something since. */
+  looked() {
+    if (Date.now() - this.refreshed > STALE_MS) this.refresh()
   }
 
   noticed(event) {
@@ -132,6 +138,7 @@ export class Panel {
 
   /** Asks the server for everything that is in view. */
   async refresh() {
+    this.refreshed = Date.now()
     const fine = await this.attempt(async () => {
       this.stores = await server.stores()
       if (!this.alive) return
