@@ -25,8 +25,8 @@ def wan21_t2v(flow: Workflow) -> None:
     clip, positive, negative = prompts(flow)
     latent = flow.node("EmptyHunyuanLatentVideo", 1, width=832, height=480, length=33)
     sampler = reuse_sampler(flow, model, clip, positive, negative, latent[0], steps=30, cfg=6.0, sampler_name="uni_pc")
-    flow.note(1, notes.how_to(lead=notes.ONE_NODE), 300)
-    video(flow, sampler[0], vae, 16.0)
+    flow.note(1, notes.how_to(lead=notes.ONE_NODE), 230)
+    video(flow, sampler[0], vae, 16.0, column=3)
 
 
 def wan21_t2v_lora(flow: Workflow) -> None:
@@ -41,7 +41,7 @@ def wan21_t2v_lora(flow: Workflow) -> None:
     latent = flow.node("EmptyHunyuanLatentVideo", 1, width=832, height=480, length=33)
     sampler = reuse_sampler(flow, model, clip, positive, negative, latent[0], steps=12, cfg=1.0, sampler_name="uni_pc")
     flow.node("CarnatorReport", 3, report=sampler[1])
-    flow.note(1, notes.how_to(share="nearly", more=notes.EACH_LORA), 320)
+    flow.note(1, notes.how_to(share="nearly", more=notes.EACH_LORA), 250)
     video(flow, sampler[0], vae, 16.0)
 
 
@@ -51,7 +51,7 @@ def wan22_5b_t2v(flow: Workflow) -> None:
     latent = flow.node("Wan22ImageToVideoLatent", 1, vae=vae, width=1280, height=704, length=121)
     sampler = reuse_sampler(flow, model, clip, positive, negative, latent[0], steps=20, cfg=5.0, sampler_name="uni_pc")
     flow.node("CarnatorReport", 3, report=sampler[1])
-    flow.note(1, notes.how_to(), 280)
+    flow.note(1, notes.how_to(), 220)
     video(flow, sampler[0], vae, 24.0)
 
 
@@ -63,7 +63,7 @@ def wan22_14b_two_stage(flow: Workflow) -> None:
     vae = vae_loader(flow, "wan_2.1_vae", WAN22)
     _, positive, negative = prompts(flow)
     empty = flow.node("EmptyHunyuanLatentVideo", 1, width=640, height=640, length=81)
-    flow.note(1, notes.TWO_STAGES, 300)
+    flow.note(1, notes.TWO_STAGES, 230)
     common = {"steps": 20, "cfg": 3.5, "sampler_name": "euler", "scheduler": "simple"}
     conds = {"positive": positive, "negative": negative}
     first = flow.node(
@@ -92,7 +92,7 @@ def compare_with_stock(flow: Workflow) -> None:
     flow.node("CarnatorReport", 3, report=ours[1])
     frames = [flow.node("VAEDecode", 3, samples=samples[0], vae=vae) for samples in (ours, stock)]
     side = flow.node("ImageStitch", 3, title="Carnator left, KSampler right", image1=frames[0][0], image2=frames[1][0])
-    flow.note(1, notes.how_to(more=notes.COMPARE), 320)
+    flow.note(1, notes.how_to(more=notes.COMPARE), 250)
     save(flow, side[0], 16.0)
 
 
@@ -105,7 +105,7 @@ def calibrate(flow: Workflow) -> None:
     sampler = reuse_sampler(flow, model, clip, positive, negative, latent[0], store=store, gate=gate, **settings)
     flow.node("CarnatorReport", 3, report=sampler[1])
     flow.node("CarnatorCalibrate", 3, store=store)
-    flow.note(2, notes.CALIBRATE, 400)
+    flow.note(2, notes.CALIBRATE, 300)
     video(flow, sampler[0], vae, 16.0)
 
 
@@ -121,7 +121,7 @@ def full_control(flow: Workflow) -> None:
     settings = {"steps": 30, "cfg": 6.0, "sampler_name": "uni_pc", "column": 3}
     sampler = reuse_sampler(flow, model, clip, positive, negative, latent[0], **ours, **settings)
     flow.node("CarnatorReport", 4, report=sampler[1])
-    flow.note(0, notes.FULL_CONTROL, 480)
+    flow.note(0, notes.FULL_CONTROL, 340)
     video(flow, sampler[0], vae, 16.0)
 
 
@@ -172,10 +172,10 @@ def reuse_sampler(
     )  # fmt: skip
 
 
-def video(flow: Workflow, latent: Output, vae: Output, fps: float) -> None:
-    save(flow, flow.node("VAEDecode", 4, samples=latent, vae=vae)[0], fps)
+def video(flow: Workflow, latent: Output, vae: Output, fps: float, column: int = 4) -> None:
+    save(flow, flow.node("VAEDecode", column, samples=latent, vae=vae)[0], fps, column)
 
 
-def save(flow: Workflow, images: Output, fps: float) -> None:
-    clip = flow.node("CreateVideo", 4, images=images, fps=fps)
-    flow.node("SaveVideo", 4, video=clip[0], filename_prefix=f"carnator/{flow.name}")
+def save(flow: Workflow, images: Output, fps: float, column: int = 4) -> None:
+    clip = flow.node("CreateVideo", column, images=images, fps=fps)
+    flow.node("SaveVideo", column, video=clip[0], filename_prefix=f"carnator/{flow.name}")
