@@ -24,7 +24,7 @@ from .reasons import Code, Reason
 from .recall import Candidate
 from .report import Report
 from .request import Request
-from .scale import PAIRS_NEEDED, Thresholds, on_own_scale, unrelated_pairs
+from .scale import PAIRS_NEEDED, Thresholds, on_own_scale, pairs_known
 from .settings import LEAST_WORK, LEAST_WORK_ACCEPTED, PINNED, settings_of
 from .signature import EarlySignature
 from .store.entry import EntryInfo
@@ -83,8 +83,8 @@ class Decider:
                 self._certificate, self.limits = now.certificate, now.certificate.limits
         self._report.thresholds = self._options.by_hand
         if self._learns:
-            texts, similarity = self._store.texts(), self._options.probe.min_text_similarity
-            self._report.learned_pairs = min(PAIRS_NEEDED, len(unrelated_pairs(texts, self._request.key, similarity)))
+            known = pairs_known(self._store, self._request.key, self._options.probe.min_text_similarity)
+            self._report.learned_pairs = min(PAIRS_NEEDED, known)
         self.tell_settings(DENSE)
 
     def tell_settings(self, attention: str) -> None:

@@ -41,6 +41,7 @@ class Report:
     store_note: str | None = None
     donor_seed: int | None = None  # of the donor that lent its noise; None where the request's own was used
     seed_note: str | None = None  # what a donor of another seed has cost that was refused
+    scale_note: str | None = None  # how this run learned the model's scale, or why it could not
     attention: str | None = None  # how reuse steps attended
     request_id: str | None = None  # name of the entry that this request has or would have
     settings: dict[str, str] = field(default_factory=dict)  # all that can change a hit's pixels, see settings.py
@@ -89,7 +90,8 @@ class Report:
     def status(self) -> str:
         """One line for the node and the log."""
         uncertified = None if self.certified else self.certificate
-        note = "".join(f" ({note})" for note in (self.seed_note, uncertified, self.audit_note, self.store_note) if note)
+        notes = self.seed_note, uncertified, self.audit_note, self.scale_note, self.store_note
+        note = "".join(f" ({note})" for note in notes if note)
         learning = self.learned_pairs is not None and self.learned_pairs < PAIRS_NEEDED
         if learning and self.reason.code is not Code.LEARNING:
             note = f" (learning this model: {self.learned_pairs} of {PAIRS_NEEDED}){note}"

@@ -36,7 +36,7 @@ from .reasons import Code, Decision, Reason
 from .report import Report
 from .request import Request
 from .settings import ENDED_EARLY
-from .signature import build_signature
+from .signature import EarlySignature, build_signature
 from .store.entry import Entry, EntryInfo
 from .store.folder import Store
 from .store.read_ahead import LikelyDonor
@@ -64,7 +64,7 @@ class Session:
         self._give_up = False
         self.departed = False  # whether a step was not the stock one
         self.reused: EntryInfo | None = None  # the donor of which steps are in the result
-        self._writes = options.store.mode != "read" and not request.reused_input
+        self.writes = options.store.mode != "read" and not request.reused_input
         self._heat = torch.zeros(request.shape.grid)
         self._attention = AttentionChoice(request, options.reuse, store)
         self.sparse: SparseAttention | None = None
@@ -121,7 +121,7 @@ class Session:
     @property
     def _mass_steps(self) -> set[int]:
         """Steps whose attention is measured: of a run that will be stored, where connectivity is used at all."""
-        kept = self._writes and not self._give_up and self._attention.dense is None
+        kept = self.writes and not self._give_up and self._attention.dense is None
         return self.request.schedule.mass_steps if kept else set()
 
     def _load(self, step: int) -> bool:
@@ -157,7 +157,7 @@ class Session:
         if self._donor or self._assist or self._give_up:
             return
         self._capture.keep_residual(residual)
-        if step in self.request.schedule.checks and self._writes:
+        if step in self.request.schedule.checks and self.writes:
             self._capture.keep_conditional(step, cond0)
         if hidden is not None:
             uncond0 = None if uncond is None else uncond[0].detach()
@@ -217,7 +217,7 @@ class Session:
             self.reused = self._donor.info
             return torch.where(weight > 0, torch.lerp(donor, guided, weight.to(guided)), donor)
         if self._donor is None and not self._give_up:
-            if self._writes:
+            if self.writes:
                 self._capture.keep_guided(step, guided[0])
             if step == self.request.schedule.probe_end - 1 and self.candidates:
                 self._decide(guided)
@@ -256,7 +256,7 @@ class Session:
         plans = reuse_plans(schedule, self.options.reuse, request.guided, change, all_tokens=True)
         work = predicted_work(schedule, request.shape, self.window, 1.0, plans, request.guided)
         self._attend(self._attention.choose(None, guided.device))
-        unknown = self.sparse is None and self._attention.dense is None and self._writes  # no connectivity stored yet
+        unknown = self.sparse is None and self._attention.dense is None and self.writes  # no connectivity stored yet
         if unknown or (work >= 1.0 and self.sparse is None):
             self.report.attention = None
             return  # little or nothing to save: better a miss, which becomes a donor and brings what is missing
@@ -283,6 +283,11 @@ class Session:
     def reusing(self) -> bool:
         """Whether steps that are not stock ones lie ahead, or may."""
         return self._donor is not None or self._assist is not None
+
+    @property
+    def signature(self) -> EarlySignature | None:
+        """What the probe left, once it has ended; None after a hit, of which nothing is kept."""
+        return self._capture.signature
 
     @property
     def heat(self) -> torch.Tensor:

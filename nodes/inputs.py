@@ -221,8 +221,9 @@ def link_inputs() -> list:
         GateLink.Input(
             "gate",
             optional=True,
-            tooltip="Compatibility Gate: thresholds set by hand, or a certificate. Without it they follow the "
-            "scale of your model, once 8 unrelated pairs of requests are stored.",
+            tooltip="Compatibility Gate: thresholds set by hand, or a certificate. Without it they follow the scale of "
+            "your model, once 8 unrelated pairs of requests are stored or a Reuse Sampler with its clip linked has "
+            "learned it.",
         ),
         ReportLink.Input(
             "donor",

@@ -28,7 +28,7 @@ class CarnatorReuseSampler(io.ComfyNode):
             "change the prompt: what the prompt leaves alone is not computed again. Anything it cannot reuse runs "
             "densely, bit-identical to KSampler unless assist is on; a miss is kept for the next variation, a declined "
             "run is not.",
-            inputs=[*_sampler_inputs(), *reuse_inputs(), *link_inputs()],
+            inputs=[*_sampler_inputs(), *reuse_inputs(), *link_inputs(), _teaching_input()],
             outputs=[
                 io.Latent.Output("latent", display_name="latent", tooltip="The denoised latent."),
                 ReportLink.Output(
@@ -64,6 +64,7 @@ class CarnatorReuseSampler(io.ComfyNode):
         probe: ProbeOptions | None = None,
         gate: GateOptions | None = None,
         donor: ReportHandle | None = None,
+        clip: Any = None,
         **widgets: Any,
     ) -> io.NodeOutput:
         from nodes import common_ksampler  # the host's module of that name
@@ -71,6 +72,7 @@ class CarnatorReuseSampler(io.ComfyNode):
         from ..carnator_core.hosts.comfy_apply import outcome_of, pinned
         from ..carnator_core.hosts.comfy_paths import store_root
         from ..carnator_core.hosts.comfy_run import ComfyRun, without_carnator
+        from ..carnator_core.hosts.comfy_teach import Teacher
         from ..carnator_core.reasons import Code, Decision, Reason
 
         options = pinned(build_options(store, probe, gate, widgets), donor)
@@ -82,6 +84,9 @@ class CarnatorReuseSampler(io.ComfyNode):
             run.attach(model) if reuse else without_carnator(model),
             seed, steps, cfg, sampler_name, scheduler, positive, negative, latent_image, denoise,
         )[0]  # fmt: skip
+        if clip is not None:
+            settings = steps, cfg, sampler_name, scheduler, negative, latent_image, denoise
+            Teacher(model, clip, *settings, progress=show).teach(run)
         outcome = outcome_of(run, model, sampled["samples"])
         log.info("Carnator: %s", outcome.status)
         show(outcome.status)
@@ -132,3 +137,13 @@ def _sampler_inputs() -> list:
             tooltip="Share of the noise to start from. Below 1.0 latent_image shows through and has to be equal too.",
         ),
     ]
+
+
+def _teaching_input() -> io.Clip.Input:
+    return io.Clip.Input(
+        "clip",
+        optional=True,
+        tooltip="The text encoder of your prompts. The first run with a new model or setting then ends with 5 short "
+        "probes of other prompts, 10 % of the steps each, and already the second run may be a hit. Without it 5 runs "
+        "with other prompts and seeds teach the model. Not used while thresholds are set by hand.",
+    )

@@ -31,7 +31,7 @@ from . import comfy_eligibility as eligibility
 from .comfy_clock import Clock
 from .comfy_identity import hard_key
 from .comfy_picture import preview_picture
-from .comfy_seed import DonorRefused, as_seed, borrowable_call, on_copies
+from .comfy_seed import SamplingEnded, as_seed, borrowable_call, on_copies
 from .comfy_wan_forward import ForwardPatches
 
 log = logging.getLogger("carnator")
@@ -69,11 +69,12 @@ class ComfyRun:
     """
 
     def __init__(self, options: Options, store_root: Path, progress: Callable[[str], None] = lambda text: None):
-        self.options, self._store_root, self._progress = options, store_root, progress
+        self.options, self.store_root, self._progress = options, store_root, progress
         self.store_folder = store_root / options.store.name
         nothing = Reason.of(Code.NOT_SAMPLED)
         self.report = Report(decision=Decision.DECLINED, reason=nothing, thresholds=options.by_hand)
         self.session: Session | None = None
+        self.shared = False  # whether wrappers of others see the sampling call too
         self._borrowed: BorrowedSeed | None = None
         self._plan: StepPlan | None = None
         self._step = -1
@@ -98,13 +99,14 @@ class ComfyRun:
         started = time.perf_counter()
         guider = executor.class_obj
         try:
+            self.shared = len(executor.wrappers) > 1
             request = eligibility.unsupported_host() or self._open(guider, executor, args, kwargs)
         except Exception as error:  # a class of another shape, an object that cannot be read: nothing has happened yet
             request = Reason.of(Code.UNSUPPORTED_HOST, detail=f"{type(error).__name__}: {error}")
         if isinstance(request, Reason):
             return self._decline(request, executor, args, kwargs)
         try:
-            store = open_store(self._store_root, self.options.store)
+            store = open_store(self.store_root, self.options.store)
             own, borrowed = Session(request, self.options, store), None
             call = borrowable_call(executor, args, kwargs, request) if self.options.probe.any_seed else None
             if call is not None:
@@ -141,7 +143,7 @@ class ComfyRun:
         try:
             with on_copies(executor.class_obj):
                 return self._sample(borrowed.session, executor, args, kwargs, started)
-        except DonorRefused:
+        except SamplingEnded:
             return None
         finally:
             self._borrowed = None
@@ -228,7 +230,7 @@ class ComfyRun:
     def _close(self, result: torch.Tensor, model: Any, seconds: float) -> None:
         if not self._forward.idle and self._step != self.session.request.schedule.steps - 1:
             self.session.go_dense(Reason.of(Code.UNEXPECTED_CALL, detail=f"{self._step + 1} steps seen"))
-        self._end_if_refused()
+        self._end_if_done()
         probe = self._dense_seconds[: self.session.request.schedule.probe_end]
         # The first step also pays for warming up; the fastest one is the fair price of a dense step.
         self.report.dense_step_seconds = min(probe, default=None)
@@ -283,7 +285,7 @@ class ComfyRun:
         was_reusing = self.session.reusing
         result = self.session.finish_step(self._step, guided, self._plan.kind)
         if self._step >= self.session.request.schedule.probe_end - 1:
-            self._end_if_refused()
+            self._end_if_done()
         if self.session.reusing and not was_reusing:
             self._progress(self.report.status())
         if self._plan.captures and self.report.decision is not Decision.HIT:
@@ -296,7 +298,7 @@ class ComfyRun:
             return None
         if isinstance(error, AttentionFailed):
             return Reason.of(Code.KERNEL_FAILED, detail=error)
-        return Reason.of(Code.OUT_OF_MEMORY) if _is_out_of_memory(error) else None
+        return Reason.of(Code.OUT_OF_MEMORY) if is_out_of_memory(error) else None
 
     def _next_plan(self, sigma: float) -> StepPlan | None:
         """Each step of the schedule must be evaluated exactly once and in order; else stand aside."""
@@ -317,22 +319,22 @@ class ComfyRun:
         was_reusing = self.session.reusing
         plan = self.session.plan_step(step)
         if was_reusing and not self.session.reusing:  # the donor's file went bad
-            self._end_if_refused()
+            self._end_if_done()
             self._forward.release()
             self._progress(self.report.status())
         return plan
 
-    def _end_if_refused(self) -> None:
+    def _end_if_done(self) -> None:
         """End a sampling with borrowed noise that is no hit: its result would be neither a hit nor the stock one."""
         if self._borrowed is not None and self.report.decision is not Decision.HIT:
-            raise DonorRefused
+            raise SamplingEnded
 
     def _stand_aside(self, reason: Reason) -> None:
         self.session.go_dense(reason)
         self._forward.stand_aside()
         self._plan = None
         log.warning("Carnator: %s", reason.sentence)
-        self._end_if_refused()
+        self._end_if_done()
 
     def _calc_cond_batch(self, executor: Any, *args: Any, **kwargs: Any) -> list[torch.Tensor]:
         with self._clock.own():
@@ -369,7 +371,7 @@ class ComfyRun:
         return [cond, self.session.filled(self._step, cond)]
 
 
-def _is_out_of_memory(error: Exception) -> bool:
+def is_out_of_memory(error: Exception) -> bool:
     import comfy.model_management
 
     return isinstance(error, comfy.model_management.OOM_EXCEPTION)

@@ -16,8 +16,11 @@ from ..request import Request
 from ..store.entry import SEEDS
 
 
-class DonorRefused(BaseException):
-    """Ends a sampling whose borrowed noise led to no hit. No error, so that no handler of errors takes it for one."""
+class SamplingEnded(BaseException):
+    """Ends a sampling of ours that has nothing more to give: its borrowed noise led to no hit, or its probe is over.
+
+    No error, so that no handler of errors takes it for one.
+    """
 
 
 def as_seed(value: Any) -> int | None:
@@ -79,14 +82,14 @@ def borrowable_call(executor: Any, args: tuple, kwargs: dict, request: Request) 
 
 @contextmanager
 def on_copies(guider: Any) -> Iterator[None]:
-    """Sample with copies of a guider's conditions; after DonorRefused it is as before, ready to sample again."""
+    """Sample with copies of a guider's conditions; after SamplingEnded it is as before, ready to sample again."""
     import comfy.sampler_helpers
 
     original = guider.conds
     guider.conds = {name: [entry.copy() for entry in entries] for name, entries in original.items()}
     try:
         yield
-    except DonorRefused:
+    except SamplingEnded:
         # What the host does at the end of a sampling that was not broken off.
         loaded = vars(guider).pop("loaded_models", None)
         if loaded is not None:

@@ -11,7 +11,6 @@ import threading
 import time
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -19,6 +18,7 @@ from ..connectivity import Connectivity, Consensus
 from ..identity import HardKey
 from ..options import StoreOptions
 from ..recall import Candidate, Recalled, TextIndex
+from ..scale import Scale
 from ..signature import EarlySignature
 from . import catalog as catalogs
 from .catalog import Catalog, CatalogDamaged, CatalogError, Usage
@@ -38,12 +38,10 @@ from .entry import (
 )
 from .eviction import Purged, victims
 from .history import History
+from .scales import ScaleFiles
 from .tensor_file import EntryError, EntryGone, is_finite
 from .verdicts import VerdictLog
 from .writer import Writer
-
-if TYPE_CHECKING:
-    from ..scale import Scale
 
 log = logging.getLogger("carnator")
 
@@ -57,7 +55,7 @@ class Store:
     def __init__(self, root: Path, options: StoreOptions):
         self.options = options
         self.disk = Disk(Path(root) / options.name)
-        self.consensuses = ConsensusFiles(self.disk)
+        self.consensuses, self.scales = ConsensusFiles(self.disk), ScaleFiles(self.disk)
         self.history, self.verdicts = History(self.disk.base), VerdictLog(self.disk.base)
         self._lock = threading.RLock()
         self._writer = Writer()
@@ -387,12 +385,14 @@ class Store:
             log.warning("Carnator: %s", error)
 
     def purge(self, unused_seconds: float, dry: bool = False) -> Purged:
-        """Delete, or if ``dry`` only tell, what was not used for so long: consensus files, and entries but none that is
-        pinned or in use. Raises CatalogError.
+        """Delete, or if ``dry`` only tell, what was not used for so long: consensus and scale files, and entries but
+        none that is pinned or in use. Raises CatalogError.
         """
         old = [entry for entry in self.usage() if time.time() - entry.last_used >= unused_seconds]
         loose = [entry for entry in old if not entry.pinned]
         gone = [entry for entry in loose if (not self.in_use(entry.id) if dry else self.delete(entry.id))]
         means = self.consensuses.drop_unused(unused_seconds, dry)
+        if not dry:
+            self.scales.drop_unused(unused_seconds)
         size = sum(entry.bytes for entry in gone) + sum(means)
         return Purged(len(gone), size, len(old) - len(loose), len(loose) - len(gone), len(means))

@@ -19,16 +19,23 @@ NEGATIVE = (
 )
 
 HOW_TO = (
+    "**First run:** computed densely, bit-identical to KSampler, and kept. Then five short probes of other prompts "
+    "teach Carnator your model, once for each model and setting; they take about half as long as the run.\n\n"
+    "**From then on:** keep the seed, change a few words of the prompt and run again. The sampler node says what was "
+    "reused and why. {more}"
+)
+HOW_TO_APPLY = (
     "**First teach it your model (5 runs):** queue five times, each with another seed *and* another prompt. These runs "
     "are computed densely, bit-identical to KSampler, and kept; the status counts until the sixth run.\n\n"
-    "**From then on:** go back to one of these seeds, change a few words of its prompt and run again. {status} says "
-    "what was reused and why. A connected Compatibility Gate sets the thresholds by hand instead. {more}"
+    "**From then on:** go back to one of these seeds, change a few words of its prompt and run again. Each Apply node "
+    "says what was reused and why. {more}"
 )
 
 CERTIFY = (
-    "**1. Collect.** Bypass the Compatibility Gate (Ctrl+B), teach Carnator your model and work as usual: keep the "
-    "seed of a scene, change words, queue. Of every hit say in the sidebar tab Carnator whether it is what you asked "
-    "for. It takes some 60 scenes; ten variations of one scene count once. Keep all settings.\n\n"
+    "**1. Collect.** Bypass the Compatibility Gate (Ctrl+B) and work as usual: the first run also teaches Carnator "
+    "your model; then keep the seed of a scene, change words, queue. Of every hit say in the sidebar tab Carnator "
+    "whether it is what you asked for. It takes some 60 scenes; ten variations of one scene count once. Keep all "
+    "settings.\n\n"
     "**2. Test once.** Switch *save* of Carnator Calibrate on and run. It shows the certificate, or what is missing."
     "\n\n**3. Use it.** Switch the gate on again: its mode *certified* decides by the certificate, and the status says "
     "so. Later verdicts can make it lapse."
@@ -37,11 +44,11 @@ CERTIFY = (
 
 def wan21_t2v(flow: Workflow) -> None:
     model, vae = shifted(flow, "wan2.1_t2v_1.3B_fp16.safetensors", WAN21, 8.0), vae_loader(flow, "wan_2.1_vae", WAN21)
-    positive, negative = prompts(flow)
+    clip, positive, negative = prompts(flow)
     latent = flow.node("EmptyHunyuanLatentVideo", 1, width=832, height=480, length=33)
-    sampler = reuse_sampler(flow, model, positive, negative, latent[0], steps=30, cfg=6.0, sampler_name="uni_pc")
+    sampler = reuse_sampler(flow, model, clip, positive, negative, latent[0], steps=30, cfg=6.0, sampler_name="uni_pc")
     flow.node("CarnatorReport", 3, report=sampler[1])
-    flow.note(1, how_to("The sampler node"))
+    flow.note(1, how_to())
     video(flow, sampler[0], vae, 16.0)
 
 
@@ -53,22 +60,22 @@ def wan21_t2v_lora(flow: Workflow) -> None:
     )  # fmt: skip
     model = flow.node("ModelSamplingSD3", 0, model=lora[0], shift=8.0)[0]
     vae = vae_loader(flow, "wan_2.1_vae", WAN21)
-    positive, negative = prompts(flow)
+    clip, positive, negative = prompts(flow)
     latent = flow.node("EmptyHunyuanLatentVideo", 1, width=832, height=480, length=33)
-    sampler = reuse_sampler(flow, model, positive, negative, latent[0], steps=12, cfg=1.0, sampler_name="uni_pc")
+    sampler = reuse_sampler(flow, model, clip, positive, negative, latent[0], steps=12, cfg=1.0, sampler_name="uni_pc")
     flow.node("CarnatorReport", 3, report=sampler[1])
     more = "A LoRA and its strength are part of what must be equal: each keeps its own earlier videos."
-    flow.note(1, how_to("The sampler node", more))
+    flow.note(1, how_to(more))
     video(flow, sampler[0], vae, 16.0)
 
 
 def wan22_5b_t2v(flow: Workflow) -> None:
     model, vae = shifted(flow, "wan2.2_ti2v_5B_fp16.safetensors", WAN22, 8.0), vae_loader(flow, "wan2.2_vae", WAN22)
-    positive, negative = prompts(flow)
+    clip, positive, negative = prompts(flow)
     latent = flow.node("Wan22ImageToVideoLatent", 1, vae=vae, width=1280, height=704, length=121)
-    sampler = reuse_sampler(flow, model, positive, negative, latent[0], steps=20, cfg=5.0, sampler_name="uni_pc")
+    sampler = reuse_sampler(flow, model, clip, positive, negative, latent[0], steps=20, cfg=5.0, sampler_name="uni_pc")
     flow.node("CarnatorReport", 3, report=sampler[1])
-    flow.note(1, how_to("The sampler node"))
+    flow.note(1, how_to())
     video(flow, sampler[0], vae, 24.0)
 
 
@@ -78,9 +85,9 @@ def wan22_14b_two_stage(flow: Workflow) -> None:
         model = shifted(flow, f"wan2.2_t2v_{noise}_noise_14B_fp8_scaled.safetensors", WAN22, 8.0)
         stages.append(flow.node("CarnatorApply", 2, title=f"Carnator Apply: {noise} noise", model=model))
     vae = vae_loader(flow, "wan_2.1_vae", WAN22)
-    positive, negative = prompts(flow)
+    _, positive, negative = prompts(flow)
     empty = flow.node("EmptyHunyuanLatentVideo", 1, width=640, height=640, length=81)
-    flow.note(1, how_to("Each Apply node", "The second stage reuses only what its own first stage reused."))
+    flow.note(1, HOW_TO_APPLY.format(more="The second stage reuses only what its own first stage reused."))
     common = {"steps": 20, "cfg": 3.5, "sampler_name": "euler", "scheduler": "simple"}
     conds = {"positive": positive, "negative": negative}
     first = flow.node(
@@ -98,10 +105,10 @@ def wan22_14b_two_stage(flow: Workflow) -> None:
 
 def compare_with_stock(flow: Workflow) -> None:
     model, vae = shifted(flow, "wan2.1_t2v_1.3B_fp16.safetensors", WAN21, 8.0), vae_loader(flow, "wan_2.1_vae", WAN21)
-    positive, negative = prompts(flow)
+    clip, positive, negative = prompts(flow)
     latent = flow.node("EmptyHunyuanLatentVideo", 1, width=832, height=480, length=33)
     settings = {"steps": 30, "cfg": 6.0, "sampler_name": "uni_pc"}
-    ours = reuse_sampler(flow, model, positive, negative, latent[0], **settings)
+    ours = reuse_sampler(flow, model, clip, positive, negative, latent[0], **settings)
     stock = flow.node(
         "KSampler", 2, model=model, positive=positive, negative=negative, latent_image=latent[0],
         seed=7, scheduler="simple", **settings,
@@ -109,18 +116,17 @@ def compare_with_stock(flow: Workflow) -> None:
     flow.node("CarnatorReport", 3, report=ours[1])
     frames = [flow.node("VAEDecode", 3, samples=samples[0], vae=vae) for samples in (ours, stock)]
     side = flow.node("ImageStitch", 3, title="Carnator left, KSampler right", image1=frames[0][0], image2=frames[1][0])
-    flow.note(1, how_to("The sampler node", "Keep the settings of both samplers equal. It costs both runs."))
+    flow.note(1, how_to("Keep the settings of both samplers equal. It costs both runs."))
     save(flow, side[0], 16.0)
 
 
 def calibrate(flow: Workflow) -> None:
     model, vae = shifted(flow, "wan2.1_t2v_1.3B_fp16.safetensors", WAN21, 8.0), vae_loader(flow, "wan_2.1_vae", WAN21)
-    positive, negative = prompts(flow)
+    clip, positive, negative = prompts(flow)
     latent = flow.node("EmptyHunyuanLatentVideo", 1, width=832, height=480, length=33)
     store, gate = flow.node("CarnatorCacheStore", 1)[0], flow.node("CarnatorCompatibilityGate", 1, mode="certified")[0]
-    sampler = reuse_sampler(
-        flow, model, positive, negative, latent[0], steps=30, cfg=6.0, sampler_name="uni_pc", store=store, gate=gate
-    )
+    settings = {"steps": 30, "cfg": 6.0, "sampler_name": "uni_pc"}
+    sampler = reuse_sampler(flow, model, clip, positive, negative, latent[0], store=store, gate=gate, **settings)
     flow.node("CarnatorReport", 3, report=sampler[1])
     flow.node("CarnatorCalibrate", 3, store=store)
     flow.note(2, CERTIFY, 360)
@@ -154,20 +160,21 @@ def vae_loader(flow: Workflow, name: str, source: str) -> Output:
     return flow.node("VAELoader", 0, download=("vae", f"{source}/vae/{file}"), vae_name=file)[0]
 
 
-def prompts(flow: Workflow) -> tuple[Output, Output]:
+def prompts(flow: Workflow) -> tuple[Output, Output, Output]:
+    """The text encoder, the prompt and the negative one."""
     address = f"{WAN21}/text_encoders/{ENCODER_FILE}"
     clip = flow.node("CLIPLoader", 0, download=("text_encoders", address), clip_name=ENCODER_FILE, type="wan")[0]
     title = "Prompt: change a few words and run again"
     positive = flow.node("CLIPTextEncode", 1, title=title, clip=clip, text=PROMPT)
-    return positive[0], flow.node("CLIPTextEncode", 1, title="Negative prompt", clip=clip, text=NEGATIVE)[0]
+    return clip, positive[0], flow.node("CLIPTextEncode", 1, title="Negative prompt", clip=clip, text=NEGATIVE)[0]
 
 
 def reuse_sampler(
-    flow: Workflow, model: Output, positive: Output, negative: Output, latent: Output, **settings: Any
+    flow: Workflow, model: Output, clip: Output, positive: Output, negative: Output, latent: Output, **settings: Any
 ) -> Node:
     return flow.node(
         "CarnatorReuseSampler", 2, model=model, positive=positive, negative=negative, latent_image=latent,
-        seed=7, scheduler="simple", **settings,
+        seed=7, scheduler="simple", clip=clip, **settings,
     )  # fmt: skip
 
 
@@ -180,5 +187,5 @@ def save(flow: Workflow, images: Output, fps: float) -> None:
     flow.node("SaveVideo", 4, video=clip[0], filename_prefix=f"carnator/{flow.name}")
 
 
-def how_to(status: str, more: str = "") -> str:
-    return HOW_TO.format(status=status, more=more).strip()
+def how_to(more: str = "") -> str:
+    return HOW_TO.format(more=more).strip()

@@ -98,6 +98,30 @@ def test_without_a_linked_gate_a_new_model_is_learned_first(node, tiny) -> None:
     assert "0 of 8" in report["reason"] and torch.equal(latent, first)
 
 
+def test_with_a_clip_the_first_run_teaches_and_the_second_is_a_hit(node, tiny, far, tmp_path: Path) -> None:
+    import comfy.utils
+
+    from support.pack import node_classes
+
+    clip, shown = node_classes()["CarnatorDemoTextEncoder"].execute().args[0], []
+    call = tiny.call.but(positive=tiny.prompt(1, 32), negative=tiny.prompt(9, 32))
+    assert outputs(execute(node, tiny, call, reuse=False, clip=clip))[1]["scale_note"] is None
+    hook = comfy.utils.PROGRESS_BAR_HOOK
+    comfy.utils.set_progress_bar_global_hook(lambda *given, **_: shown.append(given[:2]))
+    try:
+        output = execute(node, tiny, call, clip=clip)
+    finally:
+        comfy.utils.set_progress_bar_global_hook(hook)
+    first, report, _ = outputs(output)
+    assert shown == [(step, call.steps) for step in range(1, call.steps + 1)], "of the run alone"
+    assert report["scale_note"].startswith("learned this model from 5 short probes, ") and report["learned_pairs"] == 8
+    assert output.ui["text"][0].endswith(f"({report['scale_note']})") and torch.equal(first, call(tiny.model))
+    latent, report, _ = outputs(execute(node, tiny, call, clip=clip))
+    assert report["decision"] == "hit" and far(latent, first) < 2e-3
+    last = node.GET_SCHEMA().inputs[-1]
+    assert (last.id, last.optional) == ("clip", True), "saved workflows keep what they have by its place"
+
+
 def test_the_mask_of_a_partial_hit_lies_between_zero_and_one(node, tiny, tmp_path: Path) -> None:
     call = tiny.call.but(size=(3, 16, 16), steps=12)
     gate = pack_module("carnator_core.options").GateOptions(1e3, 1e3, 1e3, 1e3, 1e3)
