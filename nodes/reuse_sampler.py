@@ -165,6 +165,7 @@ def _audit_input() -> io.Float.Input:
         step=1.0,
         optional=True,
         tooltip="This share of the hits is computed a second time in full, so that you can compare both and a "
-        "certificate can be watched: 0 (default) = none, 10 = about 1 of 10, 100 = all. Each takes the time of a dense "
-        "run more. The latent stays the hit's; the dense run becomes a donor.",
+        "certificate can be watched: 0 (default) = none, 10 = about 1 of 10, 100 = all; the same request always or "
+        "never. Each takes the time of one more dense run; an interrupt ends only that. The latent stays the hit's, "
+        "the dense run becomes a donor.",
     )

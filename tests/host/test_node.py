@@ -139,8 +139,8 @@ def test_with_a_clip_the_first_run_teaches_and_the_second_is_a_hit(node, tiny, f
     assert output.ui["text"][0].endswith(f"({report['scale_note']})") and torch.equal(first, call(tiny.model))
     latent, report, _ = outputs(execute(node, tiny, call, clip=clip))
     assert report["decision"] == "hit" and far(latent, first) < 2e-3
-    last = node.GET_SCHEMA().inputs[-2]
-    assert (last.id, last.optional) == ("clip", True), "saved workflows keep what they have by its place"
+    link = node.GET_SCHEMA().inputs[-2]
+    assert (link.id, link.optional) == ("clip", True), "saved workflows keep what they have by its place"
 
 
 def test_the_mask_of_a_partial_hit_lies_between_zero_and_one(node, tiny, tmp_path: Path) -> None:
