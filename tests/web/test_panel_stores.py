@@ -168,15 +168,6 @@ def test_what_another_window_has_deleted_is_told_and_the_list_is_fresh(
         assert other.errors == []
 
 
-def test_texts_of_the_server_never_become_markup(page: Editor, stores: ComfyServer) -> None:
-    History(store_folder(stores.base.user, "few")).add(a_record("markup", "miss", time.time(), MARKUP))
-    page.open_panel("few")
-    page.press("tab decisions")
-    page.press("refresh")
-    expect(page.panel.locator('[data-id="markup"]')).to_contain_text(MARKUP.removeprefix("miss: "))
-    assert page.page.evaluate("() => window.carnatorBroken") is None
-
-
 def test_an_audited_hit_is_shown_beside_what_it_is_in_full_and_its_verdict_is_an_audit(
     page: Editor, stores: ComfyServer, artifacts: Path
 ) -> None:
@@ -200,6 +191,15 @@ def test_an_audited_hit_is_shown_beside_what_it_is_in_full_and_its_verdict_is_an
     card.locator('[data-action="undo"]').click()
     expect(card.locator('[data-action="safe"]')).to_be_visible()
     expect(page.panel.locator('[data-id="d228"] figure')).to_have_count(2)
+
+
+def test_texts_of_the_server_never_become_markup(page: Editor, stores: ComfyServer) -> None:
+    History(store_folder(stores.base.user, "few")).add(a_record("markup", "miss", time.time(), MARKUP))
+    page.open_panel("few")
+    page.press("tab decisions")
+    page.press("refresh")
+    expect(page.panel.locator('[data-id="markup"]')).to_contain_text(MARKUP.removeprefix("miss: "))
+    assert page.page.evaluate("() => window.carnatorBroken") is None
 
 
 @pytest.mark.parametrize(
