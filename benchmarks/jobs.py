@@ -24,6 +24,7 @@ from scripts.testbed.server import ComfyServer, has_accelerator
 
 from . import comparison, controls, demo_patterns, gpu_e2e, kernels, plot, report, rows, tune, variants
 from .arguments import COMPARISONS
+from .kept_result import KeptResult
 from .scoring import LatentScorer, make_scorer
 from .stream_run import StreamRequest, StreamRunner, load_stream
 from .summary import comparison_tables
@@ -43,16 +44,27 @@ def run_job(install: Install, options: Namespace) -> int:
     device = torch.cuda.get_device_name() if has_accelerator() else "CPU"
     if options.what in COMPARISONS:
         return _run_comparison(install, options, device)
+    if options.what == "gpu_e2e":
+        return _run_e2e(install, options, device)
     if options.what == "kernels":
         result, name = kernels.measure(), "kernels"
     elif options.what == "patterns":
         result, name = demo_patterns.measure(install.comfyui, PATTERN_STEPS), "patterns"
-    elif options.what == "gpu_e2e":
-        result, name = gpu_e2e.measure(install.comfyui, _sweep(options)), f"e2e_{options.model}"
     else:
         result, name = _run_stream(install, options, device), f"demo_{options.what}"
     out = _result_file(options, name)
     out.write_text(json.dumps({**_provenance(options, device), **result}, indent=1) + "\n", encoding="utf-8")
+    say(f"\nwritten: {out}")
+    return 0
+
+
+def _run_e2e(install: Install, options: Namespace, device: str) -> int:
+    """Written after every row; with --keep the next call goes on from there."""
+    provenance, sweep = _provenance(options, device), _sweep(options)
+    call = {name: provenance.pop(name) for name in ("command", "date")}
+    out, kept = _result_file(options, f"e2e_{options.model}_{options.steps}"), options.keep
+    result = KeptResult({**provenance, **sweep.head}, call, out, kept and kept / "result.json")
+    gpu_e2e.measure(install.comfyui, sweep, result, kept and kept / "stores")
     say(f"\nwritten: {out}")
     return 0
 
@@ -70,6 +82,7 @@ def _sweep(options: Namespace) -> gpu_e2e.Sweep:
         () if options.no_easycache else tuple(found.get("easycache_skips", ())),
         tuple(found.get("change", ())),
         options.profile,
+        options.seconds,
     )
 
 

@@ -9,7 +9,7 @@ bench.py controls  the same with what else could save time: fewer steps, EasyCac
 bench.py patterns  which steps EasyCache skips and how fast predictions change, for gpu_e2e
 bench.py kernels  attention kernels beside their peers (needs a CUDA device)
 bench.py gpu_e2e  whole runs of full-size Wan models with random weights (needs a CUDA device; --model tiny does not)
-bench.py tables   writes the tables of the documentation from the result files
+bench.py tables   writes the tables and pictures of the documentation from the result files
 """
 
 import sys
