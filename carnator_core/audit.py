@@ -26,7 +26,10 @@ def difference(hit: torch.Tensor, dense: torch.Tensor, computed: torch.Tensor) -
         computed: [T, H, W] bool, where any reuse step was the hit's own.
     Returns:
         In latent units, 4 significant digits; None for a part that is empty.
+    Raises ValueError for latents that are not finite.
     """
     squares = (hit - dense)[0].double().square().mean(dim=0)
+    if not bool(squares.isfinite().all()):
+        raise ValueError("the results are not finite")
     parts = {INSIDE: squares[computed], OUTSIDE: squares[~computed]}
     return {name: float(f"{float(part.mean().sqrt()):.4g}") if part.numel() else None for name, part in parts.items()}

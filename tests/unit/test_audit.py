@@ -60,3 +60,11 @@ def test_a_part_that_is_empty_has_no_number(everywhere: bool, absent: str) -> No
     latent = torch.randn(1, 16, 2, 4, 4)
     found = difference(latent, latent + 1, torch.full((2, 4, 4), everywhere))
     assert found.pop(absent) is None and list(found.values()) == [pytest.approx(1.0, rel=1e-3)]
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_what_is_not_finite_cannot_be_compared(value: float) -> None:
+    latent = torch.zeros(1, 16, 2, 4, 4)
+    latent[0, 3, 1, 2, 2] = value
+    with pytest.raises(ValueError, match="not finite"):
+        difference(latent, torch.zeros_like(latent), torch.ones(2, 4, 4, dtype=torch.bool))
