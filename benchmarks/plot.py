@@ -1,4 +1,4 @@
-"""Pictures of the results: speed-up against attributes kept, and against the share of the video that is computed."""
+"""Pictures of results: speed-up against attributes kept and against the region's share, risk against coverage."""
 
 from __future__ import annotations
 
@@ -64,6 +64,30 @@ def speed_by_region(results: list[dict[str, Any]], folder: Path) -> None:
         path = folder / f"h200_e2e_{model.split(',')[0].split('-')[-1].lower()}.png"
         figure.savefig(path, dpi=120)
         say(f"written: {path}")
+
+
+def write_risk_plot(result: dict[str, Any], title: str, path: Path) -> None:
+    """Draws risk against coverage for every score, with what was certified, to a PNG; says so where it cannot."""
+    figure = _figure(11, 8)
+    if figure is None:
+        return
+    axes = figure.add_subplot()
+    for line in [line for line in result["curves"] if line["points"]]:
+        covered, risk = ([100 * value for value in values] for values in zip(*line["points"], strict=True))
+        axes.step(covered, risk, where="post", label=line["score"], linewidth=1.2)
+    for name, found, mark in (("certified", result["certified"], "o"), ("fresh clusters", result["fresh"], "s")):
+        if found and found["rate"] is not None:
+            rate, bound = 100 * found["rate"], 100 * found["bound"]
+            axes.errorbar(100 * found["coverage"], rate, yerr=[[0], [bound - rate]], marker=mark, capsize=4,
+                          color="black", label=f"{name}, with its bound")  # fmt: skip
+    axes.axhline(100 * result["delta"], color="grey", linewidth=0.8, linestyle="--")
+    axes.set_xlabel("coverage: accepted clusters, %")
+    axes.set_ylabel("unsafe among the accepted, %")
+    axes.set_ylim(0, min(100, 400 * result["delta"]))  # the first few accepted can be any share of unsafe ones
+    axes.legend(fontsize=8)
+    axes.set_title(title, fontsize=10)
+    figure.savefig(path, dpi=120)
+    say(f"written: {path}")
 
 
 def _figure(width: float, height: float) -> Any:

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from . import e2e_tables, plot
+from . import certificate_tables, e2e_tables, plot
 from .joint_tables import sections
 from .summary import markdown
 
@@ -143,7 +143,8 @@ def write_tables() -> None:
     joint = sections(RESULTS)
     plot.speed_by_region(e2e_tables.load(RESULTS), RESULTS)
     large = e2e_tables.sections(RESULTS)
-    parts = [INTRODUCTION, demo_world(), *joint, reading(), *large, attention_kernels(), *reports]
+    certificate = certificate_tables.sections(RESULTS)
+    parts = [INTRODUCTION, demo_world(), *certificate, *joint, reading(), *large, attention_kernels(), *reports]
     DOCS.write_text("\n".join(parts), encoding="utf-8")
     text = README.read_text(encoding="utf-8")
     before, rest = text.split(START)
