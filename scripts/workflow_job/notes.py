@@ -78,6 +78,7 @@ FULL_CONTROL = _paragraphs("""
 
     **Reuse Sampler**: what a hit computes. More care: lower *region_threshold* and *hold_threshold*, and
     *guidance_interval* 1. With *assist* what cannot be a hit may go faster, but is not bit-identical to KSampler then.
+    *audit_percent* computes some hits once more in full, to compare.
 
     **Report**: what was decided and measured, against what is allowed, and where the video was computed.
 """)

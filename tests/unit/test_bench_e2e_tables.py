@@ -68,7 +68,6 @@ def test_without_results_there_is_no_section(tmp_path: Path) -> None:
 
 
 def test_a_picture_shows_a_line_per_density_and_number_of_steps(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
     plot.speed_by_region([result(steps=50), result(steps=20), result("Wan2.1-14B, other", 20)], tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["h200_e2e_14b.png", "h200_e2e_5b.png"]
     assert (tmp_path / "h200_e2e_5b.png").read_bytes().startswith(b"\x89PNG")

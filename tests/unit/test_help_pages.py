@@ -33,7 +33,7 @@ def outline(page: str) -> list[str]:
     """What a page is made of, line by line, without its words."""
     found = []
     for line in page.splitlines():
-        marks = re.match(r"#+ |\d+\. |!|\|", line)
+        marks = re.match(r"#+ |\d+\. |- |!|\|", line)
         if marks:
             found.append(f"| {line.count('|')}" if line.startswith("|") else marks[0])
     return found
@@ -44,7 +44,7 @@ def values(page: str) -> dict[str, Any]:
     return {
         "numbers": set(re.findall(r"\d+(?:\.\d+)?", page)),
         "pictures": IMAGE.findall(page),
-        "code": set(re.findall(r"`[^`]+`", page)),
+        "code": {" ".join(span.split()) for span in re.findall(r"`[^`]+`", page)},
         "bold": page.count("**"),
     }
 
