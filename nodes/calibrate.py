@@ -6,6 +6,7 @@ import time
 from comfy_api.latest import io, ui
 
 from ..carnator_core.options import StoreOptions
+from .status import show_status
 from .types import CATEGORY, StoreLink
 
 
@@ -52,6 +53,7 @@ class CarnatorCalibrate(io.ComfyNode):
                 io.Image.Output("plot", display_name="plot", tooltip="Risk and its bound against what is accepted."),
             ],
             is_output_node=True,
+            hidden=[io.Hidden.unique_id],
         )
 
     @classmethod
@@ -74,5 +76,6 @@ class CarnatorCalibrate(io.ComfyNode):
             why = f"the store '{name}' cannot be used: {error.strerror or error}"
             outcome = Outcome(why, {"verdicts": 0, "clusters": 0, "needed": 0})
         text, plot = f"store '{name}': {outcome.text}", risk_plot(outcome, delta)
+        show_status(cls.hidden and cls.hidden.unique_id, text)
         shown = {"text": [text], **ui.PreviewImage(plot, cls=cls).as_dict()}
         return io.NodeOutput(text, json.dumps(outcome.to_dict(), indent=2, allow_nan=False), plot, ui=shown)

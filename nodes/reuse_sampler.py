@@ -118,7 +118,13 @@ def _sampler_inputs() -> list:
             tooltip="Keep it while you vary the prompt: only requests with the same seed share their work, unless an "
             "Early Probe says any seed.",
         ),
-        io.Int.Input("steps", default=20, min=1, max=10000, tooltip="Denoising steps. At least 4 to reuse anything."),
+        io.Int.Input(
+            "steps",
+            default=20,
+            min=1,
+            max=10000,
+            tooltip="Denoising steps. At least 4 with euler to reuse anything, 5 with the other samplers.",
+        ),
         io.Float.Input(
             "cfg", default=6.0, min=0.0, max=100.0, step=0.1, round=0.01, tooltip="Classifier-free guidance scale."
         ),

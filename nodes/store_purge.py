@@ -5,6 +5,7 @@ import time
 from comfy_api.latest import io, ui
 
 from ..carnator_core.options import StoreOptions
+from .status import show_status
 from .types import CATEGORY, StoreLink
 
 
@@ -34,6 +35,7 @@ class CarnatorStorePurge(io.ComfyNode):
             ],
             outputs=[],
             is_output_node=True,
+            hidden=[io.Hidden.unique_id],
         )
 
     @classmethod
@@ -57,4 +59,5 @@ class CarnatorStorePurge(io.ComfyNode):
 
     @classmethod
     def _told(cls, text: str) -> io.NodeOutput:
+        show_status(cls.hidden and cls.hidden.unique_id, text)
         return io.NodeOutput(ui=ui.PreviewText(text))

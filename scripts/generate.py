@@ -1,5 +1,6 @@
 """Writes the files that follow from the nodes: workflows for official models, their API forms for the tests, their
-pictures, and the English texts in locales/en. With --media: the README's pictures of the panel and of a hit instead.
+pictures, and the English texts in locales/en. With --media: the README's pictures of the panel and of a hit instead;
+with --help-pictures: those in the help of the nodes.
 
 The node descriptions come from a real server, so this has to run again when a node gets another input or text. A
 picture is the workflow as ComfyUI's editor shows it; it needs a Chromium on this machine.
@@ -16,35 +17,31 @@ import json
 import tempfile
 from typing import Any
 
-from scripts.testbed.bootstrap import add_arguments, enter
+from scripts.testbed.bootstrap import Install, add_arguments, enter
 from scripts.testbed.console import run_main, say
 
 WORKFLOW_FOLDER, API_FOLDER = ROOT / "workflows", ROOT / "tests" / "workflows" / "api"
 LOCALES = ROOT / "locales" / "en"
-MEDIA = ROOT / "docs" / "media"
+MEDIA, HELP = ROOT / "docs" / "media", ROOT / "web" / "docs" / "pictures"
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--no-pictures", action="store_true", help="leave the pictures as they are")
     parser.add_argument("--media", action="store_true", help="only write docs/media/panel.jpg, hit.jpg and hit.webp")
+    parser.add_argument("--help-pictures", action="store_true", help="only write web/docs/pictures")
     add_arguments(parser)
     options = parser.parse_args()
     install = enter(options.comfyui, options.python, tests=True)
 
-    from scripts.testbed.environment import Environment
     from scripts.testbed.server import ComfyServer
     from scripts.testbed.workflow import load_workflow
     from scripts.workflow_job.builder import Workflow
     from scripts.workflow_job.graphs import WORKFLOWS
     from scripts.workflow_job.locale import MAIN, node_texts
 
-    if options.media:
-        from scripts.workflow_job.media import write_media
-
-        arguments = ("--front-end-root", str(Environment().frontend))
-        with tempfile.TemporaryDirectory() as base, ComfyServer(install, Path(base), arguments=arguments) as server:
-            write_media(server, MEDIA)
+    if options.media or options.help_pictures:
+        write_sessions(install, options.media, options.help_pictures)
         return 0
 
     with tempfile.TemporaryDirectory() as base, ComfyServer(install, Path(base)) as server:
@@ -58,12 +55,28 @@ def main() -> int:
         for path in sorted(WORKFLOW_FOLDER.glob("*.json")):
             write(API_FOLDER / path.name, load_workflow(path, object_info))
         if not options.no_pictures:
+            from scripts.workflow_job.demo_picture import write_demo_picture
             from scripts.workflow_job.picture import write_picture
 
             for fill in WORKFLOWS:
                 path = WORKFLOW_FOLDER / f"{fill.__name__}.json"
                 write_picture(server.address, json.loads(path.read_text(encoding="utf-8")), path.with_suffix(".jpg"))
+            write_demo_picture(server, WORKFLOW_FOLDER / "carnator_demo.jpg")
     return 0
+
+
+def write_sessions(install: Install, media: bool, help_pictures: bool) -> None:
+    """Pictures of sessions in the current front end, each on a server with an empty store."""
+    from scripts.testbed.environment import Environment
+    from scripts.testbed.server import ComfyServer
+    from scripts.workflow_job.help_pictures import write_help_pictures
+    from scripts.workflow_job.media import write_media
+
+    arguments = ("--front-end-root", str(Environment().frontend))
+    for wanted, job, folder in ((media, write_media, MEDIA), (help_pictures, write_help_pictures, HELP)):
+        if wanted:
+            with tempfile.TemporaryDirectory() as base, ComfyServer(install, Path(base), arguments=arguments) as server:
+                job(server, folder)
 
 
 def write(path: Path, data: dict[str, Any]) -> None:

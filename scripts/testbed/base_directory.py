@@ -16,9 +16,7 @@ MODEL_FOLDERS = ("diffusion_models", "vae", "text_encoders")
 # Without this the first visit opens a template dialog that swallows clicks.
 USER_SETTINGS = {"Comfy.TutorialCompleted": True}
 
-NOT_COPIED = shutil.ignore_patterns(
-    ".*", "__pycache__", "demo_output", "tests", "scripts", "benchmarks", "docs", "*.mp4"
-)
+NOT_COPIED = shutil.ignore_patterns(".*", "__pycache__", "demo_output", "tests", "scripts", "benchmarks", "*.mp4")
 
 
 class BaseDirectory:

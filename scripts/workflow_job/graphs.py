@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from . import notes
 from .builder import Node, Output, Workflow
 
 WAN21 = "https://huggingface.co/Comfy-Org/Wan_2.1_ComfyUI_repackaged/resolve/main/split_files"
@@ -18,38 +19,14 @@ NEGATIVE = (
     "overexposed, static, blurred details, subtitles, worst quality, low quality, extra limbs, cluttered background"
 )
 
-HOW_TO = (
-    "**First run:** computed densely, bit-identical to KSampler, and kept. Then five short probes of other prompts "
-    "teach Carnator your model, once for each model and setting; they take about half as long as the run.\n\n"
-    "**From then on:** keep the seed, change a few words of the prompt and run again. The sampler node says what was "
-    "reused and why. {more}"
-)
-HOW_TO_APPLY = (
-    "**First teach it your model (5 runs):** queue five times, each with another seed *and* another prompt. These runs "
-    "are computed densely, bit-identical to KSampler, and kept; the status counts until the sixth run.\n\n"
-    "**From then on:** go back to one of these seeds, change a few words of its prompt and run again. Each Apply node "
-    "says what was reused and why. {more}"
-)
-
-CERTIFY = (
-    "**1. Collect.** Bypass the Compatibility Gate (Ctrl+B) and work as usual: the first run also teaches Carnator "
-    "your model; then keep the seed of a scene, change words, queue. Of every hit say in the sidebar tab Carnator "
-    "whether it is what you asked for. It takes some 60 scenes; ten variations of one scene count once. Keep all "
-    "settings.\n\n"
-    "**2. Test once.** Switch *save* of Carnator Calibrate on and run. It shows the certificate, or what is missing."
-    "\n\n**3. Use it.** Switch the gate on again: its mode *certified* decides by the certificate, and the status says "
-    "so. Later verdicts can make it lapse."
-)
-
 
 def wan21_t2v(flow: Workflow) -> None:
     model, vae = shifted(flow, "wan2.1_t2v_1.3B_fp16.safetensors", WAN21, 8.0), vae_loader(flow, "wan_2.1_vae", WAN21)
     clip, positive, negative = prompts(flow)
     latent = flow.node("EmptyHunyuanLatentVideo", 1, width=832, height=480, length=33)
     sampler = reuse_sampler(flow, model, clip, positive, negative, latent[0], steps=30, cfg=6.0, sampler_name="uni_pc")
-    flow.node("CarnatorReport", 3, report=sampler[1])
-    flow.note(1, how_to())
-    video(flow, sampler[0], vae, 16.0)
+    flow.note(1, notes.how_to(lead=notes.ONE_NODE), 230)
+    video(flow, sampler[0], vae, 16.0, column=3)
 
 
 def wan21_t2v_lora(flow: Workflow) -> None:
@@ -64,8 +41,7 @@ def wan21_t2v_lora(flow: Workflow) -> None:
     latent = flow.node("EmptyHunyuanLatentVideo", 1, width=832, height=480, length=33)
     sampler = reuse_sampler(flow, model, clip, positive, negative, latent[0], steps=12, cfg=1.0, sampler_name="uni_pc")
     flow.node("CarnatorReport", 3, report=sampler[1])
-    more = "A LoRA and its strength are part of what must be equal: each keeps its own earlier videos."
-    flow.note(1, how_to(more))
+    flow.note(1, notes.how_to(share="nearly", more=notes.EACH_LORA), 250)
     video(flow, sampler[0], vae, 16.0)
 
 
@@ -75,7 +51,7 @@ def wan22_5b_t2v(flow: Workflow) -> None:
     latent = flow.node("Wan22ImageToVideoLatent", 1, vae=vae, width=1280, height=704, length=121)
     sampler = reuse_sampler(flow, model, clip, positive, negative, latent[0], steps=20, cfg=5.0, sampler_name="uni_pc")
     flow.node("CarnatorReport", 3, report=sampler[1])
-    flow.note(1, how_to())
+    flow.note(1, notes.how_to(), 220)
     video(flow, sampler[0], vae, 24.0)
 
 
@@ -87,7 +63,7 @@ def wan22_14b_two_stage(flow: Workflow) -> None:
     vae = vae_loader(flow, "wan_2.1_vae", WAN22)
     _, positive, negative = prompts(flow)
     empty = flow.node("EmptyHunyuanLatentVideo", 1, width=640, height=640, length=81)
-    flow.note(1, HOW_TO_APPLY.format(more="The second stage reuses only what its own first stage reused."))
+    flow.note(1, notes.TWO_STAGES, 230)
     common = {"steps": 20, "cfg": 3.5, "sampler_name": "euler", "scheduler": "simple"}
     conds = {"positive": positive, "negative": negative}
     first = flow.node(
@@ -116,7 +92,7 @@ def compare_with_stock(flow: Workflow) -> None:
     flow.node("CarnatorReport", 3, report=ours[1])
     frames = [flow.node("VAEDecode", 3, samples=samples[0], vae=vae) for samples in (ours, stock)]
     side = flow.node("ImageStitch", 3, title="Carnator left, KSampler right", image1=frames[0][0], image2=frames[1][0])
-    flow.note(1, how_to("Keep the settings of both samplers equal. It costs both runs."))
+    flow.note(1, notes.how_to(more=notes.COMPARE), 250)
     save(flow, side[0], 16.0)
 
 
@@ -129,7 +105,23 @@ def calibrate(flow: Workflow) -> None:
     sampler = reuse_sampler(flow, model, clip, positive, negative, latent[0], store=store, gate=gate, **settings)
     flow.node("CarnatorReport", 3, report=sampler[1])
     flow.node("CarnatorCalibrate", 3, store=store)
-    flow.note(2, CERTIFY, 360)
+    flow.note(2, notes.CALIBRATE, 300)
+    video(flow, sampler[0], vae, 16.0)
+
+
+def full_control(flow: Workflow) -> None:
+    model, vae = shifted(flow, "wan2.1_t2v_1.3B_fp16.safetensors", WAN21, 8.0), vae_loader(flow, "wan_2.1_vae", WAN21)
+    clip, positive, negative = prompts(flow)
+    latent = flow.node("EmptyHunyuanLatentVideo", 1, width=832, height=480, length=33)
+    ours = {
+        "store": flow.node("CarnatorCacheStore", 2)[0],
+        "probe": flow.node("CarnatorEarlyProbe", 2)[0],
+        "gate": flow.node("CarnatorCompatibilityGate", 2, mode="certified")[0],
+    }
+    settings = {"steps": 30, "cfg": 6.0, "sampler_name": "uni_pc", "column": 3}
+    sampler = reuse_sampler(flow, model, clip, positive, negative, latent[0], **ours, **settings)
+    flow.node("CarnatorReport", 4, report=sampler[1])
+    flow.note(0, notes.FULL_CONTROL, 340)
     video(flow, sampler[0], vae, 16.0)
 
 
@@ -140,6 +132,7 @@ WORKFLOWS: tuple[Callable[[Workflow], None], ...] = (
     wan22_14b_two_stage,
     compare_with_stock,
     calibrate,
+    full_control,
 )
 
 
@@ -170,22 +163,19 @@ def prompts(flow: Workflow) -> tuple[Output, Output, Output]:
 
 
 def reuse_sampler(
-    flow: Workflow, model: Output, clip: Output, positive: Output, negative: Output, latent: Output, **settings: Any
-) -> Node:
+    flow: Workflow, model: Output, clip: Output, positive: Output, negative: Output, latent: Output,
+    column: int = 2, **settings: Any,
+) -> Node:  # fmt: skip
     return flow.node(
-        "CarnatorReuseSampler", 2, model=model, positive=positive, negative=negative, latent_image=latent,
+        "CarnatorReuseSampler", column, model=model, positive=positive, negative=negative, latent_image=latent,
         seed=7, scheduler="simple", clip=clip, **settings,
     )  # fmt: skip
 
 
-def video(flow: Workflow, latent: Output, vae: Output, fps: float) -> None:
-    save(flow, flow.node("VAEDecode", 4, samples=latent, vae=vae)[0], fps)
+def video(flow: Workflow, latent: Output, vae: Output, fps: float, column: int = 4) -> None:
+    save(flow, flow.node("VAEDecode", column, samples=latent, vae=vae)[0], fps, column)
 
 
-def save(flow: Workflow, images: Output, fps: float) -> None:
-    clip = flow.node("CreateVideo", 4, images=images, fps=fps)
-    flow.node("SaveVideo", 4, video=clip[0], filename_prefix=f"carnator/{flow.name}")
-
-
-def how_to(more: str = "") -> str:
-    return HOW_TO.format(more=more).strip()
+def save(flow: Workflow, images: Output, fps: float, column: int = 4) -> None:
+    clip = flow.node("CreateVideo", column, images=images, fps=fps)
+    flow.node("SaveVideo", column, video=clip[0], filename_prefix=f"carnator/{flow.name}")

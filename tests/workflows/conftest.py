@@ -1,4 +1,4 @@
-"""A server with tiny weights under the official file names, for all workflows with official models."""
+"""A server with tiny weights under the official file names, for all workflows with official models, and the tools."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from types import ModuleType
 import pytest
 
 from scripts.testbed.bootstrap import Install
+from scripts.testbed.console import Stop
+from scripts.testbed.environment import Environment
 from scripts.testbed.server import ComfyServer
+from support.tools import Tool
 
 
 @pytest.fixture(scope="session")
@@ -21,3 +24,14 @@ def official_server(
     write_official_models(base)
     with ComfyServer(install, base) as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def tool(tmp_path_factory: pytest.TempPathFactory) -> Tool:
+    try:
+        programs = Environment().ensure_tools()
+    except Stop as stop:
+        pytest.fail(str(stop))
+    made = Tool(programs, tmp_path_factory.mktemp("home"))
+    assert made("comfy", "--skip-prompt", "tracking", "disable").returncode == 0
+    return made

@@ -3,44 +3,21 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from scripts.testbed.console import Stop
-from scripts.testbed.environment import Environment, clean_environ
 from scripts.testbed.server import ComfyServer
 from scripts.workflow_job.graphs import WORKFLOWS
 from support.archive import write_archive
 from support.official_workflows import LATENTS
 from support.paths import ROOT, TESTS
+from support.tools import Tool
 
 NAMES = [fill.__name__ for fill in WORKFLOWS]
-Tool = Callable[..., subprocess.CompletedProcess]
-
-
-@pytest.fixture(scope="module")
-def tool(tmp_path_factory: pytest.TempPathFactory) -> Tool:
-    """tool(program, *arguments, folder): runs it with a home folder of its own, where it sends nothing anywhere."""
-    try:
-        programs = Environment().ensure_tools()
-    except Stop as stop:
-        pytest.fail(str(stop))
-    home = tmp_path_factory.mktemp("home")
-    environ = {**clean_environ(), "HOME": str(home), "XDG_CONFIG_HOME": str(home), "DO_NOT_TRACK": "1"}
-    environ["PATH"] = os.pathsep.join([str(programs), environ["PATH"]])
-
-    def run(program: str, *arguments: str, folder: Path = ROOT) -> subprocess.CompletedProcess:
-        command = [str(programs / program), *arguments]
-        return subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=120)
-
-    assert run("comfy", "--skip-prompt", "tracking", "disable").returncode == 0
-    return run
 
 
 @pytest.fixture(scope="module")

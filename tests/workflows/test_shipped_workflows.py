@@ -40,14 +40,15 @@ def graph(info, request: pytest.FixtureRequest) -> dict:
 
 
 def reports(server: ComfyServer, graph: dict) -> list[dict]:
-    """Runs a graph; data of its report nodes in the order of the stages."""
+    """Runs a graph; what its report nodes show, in the order of the stages, or its sampler where there are none."""
     result = server.run(graph)
     video = result.outputs[of_class(graph, "SaveVideo")[0]]["images"][0]
     assert server.base.file(video).stat().st_size > 500
-    return [result.outputs[node]["carnator"][0] for node in sorted(of_class(graph, "CarnatorReport"), key=int)]
+    nodes = of_class(graph, "CarnatorReport") or of_class(graph, "CarnatorReuseSampler")
+    return [result.outputs[node]["carnator"][0] for node in sorted(nodes, key=int)]
 
 
-@pytest.mark.parametrize(("name", "fill"), zip(NAMES, WORKFLOWS, strict=True), ids=NAMES)
+@pytest.mark.parametrize(("name", "fill"), list(zip(NAMES, WORKFLOWS, strict=True)), ids=NAMES)
 def test_the_shipped_files_are_what_the_script_makes(info, name: str, fill) -> None:
     flow = Workflow(name, info)
     fill(flow)
@@ -66,6 +67,16 @@ def test_every_model_file_comes_with_its_address(name: str) -> None:
     for node in loaders:
         (model,) = node["properties"]["models"]
         assert model["name"] == node["widgets_values"][0] and model["url"].endswith("/" + model["name"])
+
+
+def test_the_first_steps_take_one_node_and_full_control_takes_all_that_sampling_has(info) -> None:
+    def ours(name: str) -> set[str]:
+        graph = load_workflow(ROOT / "workflows" / f"{name}.json", info)
+        return {node["class_type"].removeprefix("Carnator") for node in graph.values()} & set(names)
+
+    names = [name.removeprefix("Carnator") for name in info if name.startswith("Carnator")]
+    assert ours("wan21_t2v") == {"ReuseSampler"}
+    assert ours("full_control") == {"CacheStore", "EarlyProbe", "CompatibilityGate", "ReuseSampler", "Report"}
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -12,7 +12,8 @@ import { element, styles } from "./dom.js"
 import { takeApart } from "./status_text.js"
 import { text } from "./texts.js"
 
-const NODES = new Set(["CarnatorReuseSampler", "CarnatorApply", "CarnatorReport"])
+const TELLING = new Set(["CarnatorStorePurge", "CarnatorCalibrate"]) // they decide about no request
+const NODES = new Set(["CarnatorReuseSampler", "CarnatorApply", "CarnatorReport", ...TELLING])
 const WIDGET = "carnator_status"
 const ENDS = ["execution_success", "execution_error", "execution_interrupted"]
 const LINE_HEIGHT = 17
@@ -58,12 +59,12 @@ export class NodeStatus {
 
   /** @param {string|null} line null hides it. */
   show(node, line) {
-    const parts = line && takeApart(line)
+    const parts = line && (TELLING.has(node.comfyClass) ? { rest: line } : takeApart(line))
     const widget = node.widgets?.find((found) => found.name === WIDGET) ?? add(node)
     const told = node.widgets.some((other) => other !== widget && other.value === line)
     widget.element.lastChild.replaceChildren(...(parts ? content(parts, told, this.openPanel) : []))
     widget.element.hidden = !parts
-    widget.carnatorLine = parts && (told ? parts.head : line)
+    widget.carnatorLine = parts && (told ? (parts.head ?? "") : line)
     const [width, height] = node.computeSize()
     node.setSize([Math.max(width, node.size[0]), Math.max(height, node.size[1])])
     node.setDirtyCanvas(true, true)
@@ -119,6 +120,7 @@ function height(widget, node) {
 
 /** @param {boolean} told whether the front end still shows the whole line itself. */
 function content({ decision, head, rest }, told, openPanel) {
+  if (!decision) return told ? [] : [element("span", {}, rest)]
   const opener = element("button", { type: "button", title: text("openPanel"), click: openPanel }, badge(decision, head))
   return told ? [opener] : [opener, " ", element("span", {}, rest)]
 }
