@@ -332,7 +332,7 @@ class Session:
         if self.report.decision is Decision.HIT:
             self.report.region_share = float(self.heat.mean())
         if self._donor is not None:
-            self._store.note_hit(self._donor.info.id, max(0.0, self._donor.info.seconds - seconds))
+            self._store.note_hit(self._donor.info.id, self.report.seconds_saved)
         if request.reused_input and self.reused is None:
             self.report.store_note = "not stored: its input latent came from a reused run"
         if self._donor is not None or not capture.is_whole(request.schedule.steps):

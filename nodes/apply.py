@@ -53,9 +53,12 @@ class CarnatorApply(io.ComfyNode):
         from ..carnator_core.hosts.comfy_apply import AppliedModel
         from ..carnator_core.hosts.comfy_paths import store_root
         from ..carnator_core.hosts.comfy_run import without_carnator
+        from ..carnator_core.reasons import Code, Decision, Reason
+        from ..carnator_core.report import Report
 
         options, handle = build_options(store, probe, gate, widgets), ReportHandle()
-        if not reuse:
-            return io.NodeOutput(without_carnator(model), handle)
         show = partial(show_status, cls.hidden and cls.hidden.unique_id)
+        if not reuse:
+            show(Report(decision=Decision.OFF, reason=Reason.of(Code.OFF)).status())
+            return io.NodeOutput(without_carnator(model), handle)
         return io.NodeOutput(AppliedModel(options, store_root(), handle, donor, show).attach(model), handle)

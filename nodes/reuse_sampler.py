@@ -11,7 +11,7 @@ from comfy_api.latest import io, ui
 from ..carnator_core.handle import ReportHandle
 from ..carnator_core.options import GateOptions, ProbeOptions, StoreOptions
 from .inputs import build_options, link_inputs, reuse_inputs
-from .status import show_status
+from .status import show_picture, show_status
 from .types import CATEGORY, ReportLink
 
 log = logging.getLogger("carnator")
@@ -90,7 +90,10 @@ class CarnatorReuseSampler(io.ComfyNode):
         outcome = outcome_of(run, model, sampled["samples"])
         log.info("Carnator: %s", outcome.status)
         show(outcome.status)
-        shown = ui.PreviewImage(outcome.picture, cls=cls).as_dict() if outcome.picture is not None else {}
+        shown = {}
+        if outcome.picture is not None:
+            show_picture(outcome.picture)
+            shown = ui.PreviewImage(outcome.picture, cls=cls).as_dict()
         handle = ReportHandle()
         handle.fill(outcome)
         texts = {"text": [outcome.status], "carnator": [outcome.report]}

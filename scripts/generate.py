@@ -1,5 +1,5 @@
 """Writes the files that follow from the nodes: workflows for official models, their API forms for the tests, their
-pictures, and the English texts in locales/en.
+pictures, and the English texts in locales/en. With --media: the README's pictures of the panel and of a hit instead.
 
 The node descriptions come from a real server, so this has to run again when a node gets another input or text. A
 picture is the workflow as ComfyUI's editor shows it; it needs a Chromium on this machine.
@@ -21,20 +21,31 @@ from scripts.testbed.console import run_main, say
 
 WORKFLOW_FOLDER, API_FOLDER = ROOT / "workflows", ROOT / "tests" / "workflows" / "api"
 LOCALES = ROOT / "locales" / "en"
+MEDIA = ROOT / "docs" / "media"
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--no-pictures", action="store_true", help="leave the pictures as they are")
+    parser.add_argument("--media", action="store_true", help="only write docs/media/panel.jpg, hit.jpg and hit.webp")
     add_arguments(parser)
     options = parser.parse_args()
     install = enter(options.comfyui, options.python, tests=True)
 
+    from scripts.testbed.environment import Environment
     from scripts.testbed.server import ComfyServer
     from scripts.testbed.workflow import load_workflow
     from scripts.workflow_job.builder import Workflow
     from scripts.workflow_job.graphs import WORKFLOWS
     from scripts.workflow_job.locale import MAIN, node_texts
+
+    if options.media:
+        from scripts.workflow_job.media import write_media
+
+        arguments = ("--front-end-root", str(Environment().frontend))
+        with tempfile.TemporaryDirectory() as base, ComfyServer(install, Path(base), arguments=arguments) as server:
+            write_media(server, MEDIA)
+        return 0
 
     with tempfile.TemporaryDirectory() as base, ComfyServer(install, Path(base)) as server:
         object_info = server.get("/object_info")

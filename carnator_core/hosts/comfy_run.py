@@ -282,11 +282,13 @@ class ComfyRun:
             return guided
         if self._plan.kind is StepKind.DENSE:
             self._dense_seconds.append(time.perf_counter() - started)
-        was_reusing = self.session.reusing
+        last_probe = self.session.request.schedule.probe_end - 1
+        if self._step == last_probe and self.session.candidates:
+            self._progress("decide")
         result = self.session.finish_step(self._step, guided, self._plan.kind)
-        if self._step >= self.session.request.schedule.probe_end - 1:
+        if self._step >= last_probe:
             self._end_if_done()
-        if self.session.reusing and not was_reusing:
+        if self._step == last_probe:
             self._progress(self.report.status())
         if self._plan.captures and self.report.decision is not Decision.HIT:
             self._forward.release()
@@ -312,11 +314,12 @@ class ComfyRun:
             self._stand_aside(Reason.of(Code.UNEXPECTED_CALL, detail=f"sigma {sigma:.4f} after step {self._step + 1}"))
             return None
         self._step = step
+        was_reusing = self.session.reusing
         if step == 0:
             self._progress("probe" if self._borrowed is None else f"probe with the donor's seed {self._borrowed.seed}")
-        elif step == schedule.refine_start and self.session.reusing:
-            self._progress("refine")
-        was_reusing = self.session.reusing
+        elif was_reusing:
+            phase = "refine" if step >= schedule.refine_start else "reuse"
+            self._progress(f"{phase} (step {step + 1} of {schedule.steps}) · {self.report.status()}")
         plan = self.session.plan_step(step)
         if was_reusing and not self.session.reusing:  # the donor's file went bad
             self._end_if_done()

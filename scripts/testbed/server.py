@@ -41,6 +41,7 @@ class ComfyServer(ComfyClient):
         self.arguments = arguments
         self.environ = environ or {}
         self.process: subprocess.Popen[bytes] | None = None
+        self._port: int | None = None
         super().__init__("")
 
     def __enter__(self) -> ComfyServer:
@@ -51,7 +52,7 @@ class ComfyServer(ComfyClient):
 
     def start(self) -> ComfyServer:
         self.base.prepare(self.with_pack)
-        port = _free_port()
+        port = self._port = self._port or _free_port()  # the same one after a restart
         self.address = f"127.0.0.1:{port}"
         with self.base.log.open("wb") as log:
             self.process = subprocess.Popen(

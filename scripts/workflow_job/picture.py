@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import io
-import shutil
 from pathlib import Path
 from typing import Any
 
 from PIL import Image
-from playwright.sync_api import sync_playwright
 
+from scripts.testbed.browser import chromium, chromium_path
 from scripts.testbed.console import Stop
 
 WIDTH, MAX_HEIGHT = 640, 400
@@ -32,14 +31,17 @@ FIT = """async ([workflow, width, height, bars]) => {
 }"""
 
 
+def needed_chromium() -> str:
+    path = chromium_path()
+    if path is None:
+        raise Stop("the pictures need a Chromium (Debian and Ubuntu: apt install chromium); or use --no-pictures.")
+    return path
+
+
 def write_picture(address: str, workflow: dict[str, Any], path: Path) -> None:
     """Saves a JPEG of at most 640×400 pixels."""
-    chromium = shutil.which("chromium") or shutil.which("google-chrome")
-    if chromium is None:
-        raise Stop("the pictures need a Chromium (Debian and Ubuntu: apt install chromium); or use --no-pictures.")
     width, height = WIDTH * SCALE, MAX_HEIGHT * SCALE
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
+    with chromium(needed_chromium()) as browser:
         page = browser.new_page(viewport={"width": width + 2 * BARS, "height": height + 2 * BARS})
         page.goto(f"http://{address}/", wait_until="domcontentloaded")
         page.wait_for_function("() => window.app?.graph && window.app.graph._nodes.length > 0", timeout=90_000)
@@ -51,7 +53,6 @@ def write_picture(address: str, workflow: dict[str, Any], path: Path) -> None:
         size = page.evaluate(FIT.replace("await window.app.loadGraphData(workflow);", ""), view)
         page.wait_for_timeout(500)  # texts are placed over the canvas some frames later
         shot = page.screenshot(clip={"x": BARS, "y": BARS, "width": size[0], "height": size[1]})
-        browser.close()
     picture = Image.open(io.BytesIO(shot)).convert("RGB")
     picture.thumbnail((WIDTH, MAX_HEIGHT), Image.LANCZOS)
     picture.save(path, quality=85)

@@ -187,13 +187,21 @@ def test_a_hit_does_not_become_a_donor(tmp_path: Path, donor: torch.Tensor) -> N
     assert stored(tmp_path) == before
 
 
+def timed(session: Session, step: int) -> None:
+    """A second for a dense run."""
+    session.report.dense_step_seconds = 1.0 / session.request.schedule.steps
+
+
 def test_a_hit_counts_for_its_donor_with_the_seconds_it_saved(tmp_path: Path, donor: torch.Tensor) -> None:
     (name,) = stored(tmp_path)
     started = time.time()
-    run(FakeHost(), tmp_path, LOCAL, seconds=0.25)
-    run(FakeHost(), tmp_path, LOCAL, seconds=5.0)
+    for seconds in (0.25, 5.0):
+        host = FakeHost()
+        host.before_step = timed
+        one, _ = run(host, tmp_path, LOCAL, seconds=seconds)
+        assert sum(one.report.steps.values()) == host.steps
     (usage,) = open_store(tmp_path, StoreOptions()).usage()
-    assert (usage.id, usage.hits, usage.seconds_saved) == (name, 2, 0.75), "a slow hit saves nothing"
+    assert (usage.id, usage.hits, usage.seconds_saved) == (name, 2, pytest.approx(0.75)), "a slow hit saves nothing"
     assert usage.last_used >= started
 
 

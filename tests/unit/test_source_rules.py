@@ -62,7 +62,15 @@ def test_the_searches_find_files() -> None:
 
 def test_the_archive_holds_what_the_nodes_need_at_run_time() -> None:
     found = set(map(relative, shipped_files()))
-    needed = ["web/docs/*.md", "workflows/*.json", "workflows/*.jpg", "locales/*/*.json", "demo/models/*/*"]
+    needed = [
+        "web/*.js",
+        "web/panel/*",
+        "web/docs/*.md",
+        "workflows/*.json",
+        "workflows/*.jpg",
+        "locales/*/*.json",
+        "demo/models/*/*",
+    ]
     for pattern in needed:
         files = set(map(relative, ROOT.glob(pattern)))
         assert files and files <= found, pattern

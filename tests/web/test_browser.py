@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from playwright.sync_api import Browser
 
 from scripts.graphs import OURS, WORKFLOW
+from scripts.testbed.browser import Editor, editor
 from scripts.testbed.server import ComfyServer
 from scripts.testbed.workflow import to_graph
 from scripts.workflow_job.graphs import WORKFLOWS
-from support.browser import Editor, editor, find_chromium, screenshot
+from support.browser import screenshot
 from support.paths import TESTS
 
 STEPS = 6
@@ -26,15 +28,9 @@ def workflow() -> dict[str, Any]:
     return json.loads(WORKFLOW.read_text(encoding="utf-8"))
 
 
-@pytest.fixture(scope="module")
-def chromium() -> str:
-    """Before the server, so that a machine without a browser skips at once."""
-    return find_chromium()
-
-
 @pytest.fixture
-def page(chromium: str, workflow: dict[str, Any], server: ComfyServer) -> Iterator[Editor]:
-    with editor(server.address) as opened:
+def page(browser: Browser, workflow: dict[str, Any], server: ComfyServer) -> Iterator[Editor]:
+    with editor(browser, server.address) as opened:
         opened.load(workflow)
         yield opened
 

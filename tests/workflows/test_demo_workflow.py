@@ -80,3 +80,38 @@ def test_a_miss_is_stock_then_the_same_prompt_hits_and_the_store_survives_a_new_
     _, shown = latent_of(server, ours)
     assert shown["carnator"][0]["decision"] == "miss"
     assert "seed" in shown["carnator"][0]["reason"]
+
+
+def test_a_hit_tells_its_phases_and_shows_a_preview_at_every_step(server: ComfyServer, graphs: DemoGraph) -> None:
+    """Replayed and held steps too: the artist watches the video come, whatever is computed."""
+    steps = 10
+    graph = without_video(graphs.ours(PROMPT, steps=steps))
+    graph[only_node(graph, "CarnatorCacheStore")]["inputs"]["name"] = "preview-test"
+    graph[only_node(graph, "EmptyHunyuanLatentVideo")]["inputs"] |= {"width": 128, "height": 128, "length": 9}
+    dense = server.run(graph)
+    assert dense.previews == steps
+    assert dense.texts(graphs.sampler) == ["probe"] + 2 * ["miss: no earlier request in this store yet"]
+
+    words = graph[graph[graphs.sampler]["inputs"]["positive"][0]]["inputs"]
+    words["text"] = PROMPT.replace("red", "blue")
+    graph[only_node(graph, "CarnatorCompatibilityGate")]["inputs"] |= dict.fromkeys(
+        ("representation", "residual", "dynamics", "state"), 2.0
+    )
+    graph[graphs.sampler]["inputs"]["max_region_percent"] = 100.0
+    hit = server.run(graph)
+    report = hit.outputs[graphs.sampler]["carnator"][0]
+    assert report["decision"] == "hit", report["reason"]
+    assert report["steps"]["hold"] > 0 and 0 < report["region_share"] < 1
+    assert hit.previews == steps + 1  # the last one is the heat map: the editor keeps it on the node
+
+    texts = hit.texts(graphs.sampler)
+    assert texts[:2] == ["probe", "decide"] and texts[2].startswith("hit") and texts[-1].startswith("hit ")
+    told = texts[3:-1]
+    assert [text.split(" (")[0] for text in told] == ["reuse"] * (steps - 2) + ["refine"]
+    assert told[0].startswith(f"reuse (step 2 of {steps}) · hit · donor ") and "region" in told[0]
+
+    words["text"] = PROMPT
+    replayed = server.run(graph)
+    report = replayed.outputs[graphs.sampler]["carnator"][0]
+    assert report["decision"] == "hit" and report["steps"]["replay"] > 0, report
+    assert replayed.previews == steps + 1

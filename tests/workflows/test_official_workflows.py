@@ -95,3 +95,5 @@ def test_the_status_shows_on_apply_while_the_stock_sampler_runs(info, official_s
     result = official_server.run(graph)
     texts = result.texts(f"apply-{sampler}")
     assert texts[0] == "probe" and texts[-1].startswith("miss: no earlier request"), texts
+    graph[f"apply-{sampler}"]["inputs"]["reuse"] = False
+    assert official_server.run(graph).texts(f"apply-{sampler}") == ["off: Carnator is switched off on this node"]

@@ -1,0 +1,263 @@
+"""The panel on stores that no run of this server has made: a large one, two windows at once, and all that fails."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from playwright.sync_api import Browser, expect
+
+from carnator_core.store.history import History
+from scripts.testbed.bootstrap import Install
+from scripts.testbed.browser import Editor, editor
+from scripts.testbed.server import ComfyServer
+from support.browser import screenshot
+from support.disks import fill_up, small_disk
+from support.stores import a_record, make_store, store_folder
+
+MANY = 1000
+MOST_ROWS = 40
+MARKUP = "miss: <img src=x onerror='window.carnatorBroken = true'> & <b>bold</b>"
+
+# Opens the stored entries of a store and says how many milliseconds it took until one was there.
+TIME_TO_OPEN = """async (store) => {
+    const panel = document.querySelector(".carnator-panel");
+    const press = (action) => panel.querySelector(`[data-action="${action}"]`).click();
+    press("tab decisions");
+    press(`store ${store}`);
+    await new Promise((resolve) => setTimeout(resolve, 500));
+    const started = performance.now();
+    press("tab entries");
+    while (!panel.querySelector(".carnator-entry")) await new Promise(requestAnimationFrame);
+    return performance.now() - started;
+}"""
+
+
+@pytest.fixture(scope="module")
+def stores(install: Install, comfy: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ComfyServer]:
+    """A server with the stores "few", of six entries, and "many"; nothing is run on it."""
+    server = ComfyServer(install, tmp_path_factory.mktemp("stores"))
+    make_store(store_folder(server.base.user, "few"), 6, decisions=230)
+    make_store(store_folder(server.base.user, "many"), MANY)
+    with server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def page(browser: Browser, stores: ComfyServer) -> Iterator[Editor]:
+    with editor(browser, stores.address) as opened:
+        opened.open_panel("few")
+        yield opened
+        assert opened.errors == []
+
+
+def test_the_texts_are_there_in_every_language(page: Editor) -> None:
+    tables = page.page.evaluate(
+        """async () => {
+            const found = (await (await fetch("/extensions")).json()).find((file) => file.endsWith("/panel/texts.js"));
+            return (await import(found)).TABLES;
+        }"""
+    )
+    assert set(tables) == {"en", "zh"}
+    english = tables["en"]
+    assert len(english) > 60
+
+    def names(text: str) -> set[str]:
+        return {part.split("}")[0] for part in text.split("{")[1:]}
+
+    for language, table in tables.items():
+        assert set(table) == set(english), language
+        for key, text in table.items():
+            assert text.strip() and names(text) == names(english[key]), (language, key)
+
+
+def test_all_stores_are_listed_and_chosen_with_the_keyboard(page: Editor) -> None:
+    page.open_panel("few")
+    rows = page.panel.locator(".carnator-store")
+    expect(rows).to_have_count(2)
+    expect(rows.nth(0)).to_contain_text("6 stored")
+    page.page.keyboard.press("ArrowDown")
+    expect(page.action("store many")).to_be_focused()
+    expect(page.action("store many")).to_have_attribute("aria-checked", "true")
+    page.page.keyboard.press("ArrowUp")
+    expect(page.action("store few")).to_be_focused()
+
+
+def test_decisions_come_by_pages(page: Editor) -> None:
+    page.open_panel("few")
+    page.press("tab decisions")
+    cards = page.panel.locator(".carnator-decision")
+    expect(cards).to_have_count(50)
+    cards.first.locator("summary").click()
+    for count in (100, 150, 200, 230):
+        page.press("more")
+        expect(cards).to_have_count(count)
+    expect(cards.first.locator("details")).to_have_attribute("open", "")
+    expect(page.action("more")).to_be_hidden()
+
+
+def test_a_thousand_entries_open_at_once_and_only_those_in_view_are_rows(page: Editor, artifacts: Path) -> None:
+    few = min(page.page.evaluate(TIME_TO_OPEN, "few") for _ in range(3))
+    many = min(page.page.evaluate(TIME_TO_OPEN, "many") for _ in range(3))
+    assert many < 1000, f"{many:.0f} ms"
+    assert many < 5 * few + 100, f"{many:.0f} ms against {few:.0f} ms for six"
+    rows = page.panel.locator(".carnator-entry")
+    assert 5 < rows.count() < MOST_ROWS
+    expect(rows.first).to_have_attribute("aria-setsize", str(MANY))
+    seen = set()
+    for part in range(1, 11):
+        page.panel.locator(".carnator-list").evaluate(
+            "(list, part) => list.scrollTo(0, list.scrollHeight * part)", part / 10
+        )
+        wanted = MANY if part == 10 else MANY * part // 10 + 2
+        expect(page.panel.locator(f'[aria-posinset="{wanted}"]')).to_be_visible()
+        assert rows.count() < MOST_ROWS
+        seen |= set(rows.evaluate_all("(rows) => rows.map((row) => row.dataset.id)"))
+    assert {"e0", "e1"} <= seen
+    screenshot(page.page, artifacts, "panel_thousand_entries")
+
+
+def test_the_tab_key_walks_through_the_entries_in_their_order(page: Editor) -> None:
+    page.open_panel("many")
+    page.press("tab entries")
+    page.action("pin").first.focus()
+    position = (
+        "() => [document.activeElement.dataset.action, document.activeElement.closest('[aria-posinset]')?.ariaPosInSet]"
+    )
+    walked = []
+    for _ in range(40):
+        walked.append(tuple(page.page.evaluate(position)))
+        page.page.keyboard.press("Tab")
+        page.page.wait_for_timeout(20)  # a row that comes into view is drawn with the next frame
+    assert walked == [(action, str(row)) for row in range(1, 21) for action in ("pin", "remove")]
+
+
+def test_entries_are_sorted_by_the_server(page: Editor) -> None:
+    page.open_panel("many")
+    page.press("tab entries")
+    page.panel.locator("select").select_option("least_used")
+    expect(page.panel.locator(".carnator-entry").first).to_have_attribute("data-id", "e0")
+    page.panel.locator("select").select_option("newest")
+    expect(page.panel.locator(".carnator-entry").first).to_have_attribute("data-id", f"e{MANY - 1}")
+
+
+def test_what_another_window_has_deleted_is_told_and_the_list_is_fresh(
+    page: Editor, browser: Browser, stores: ComfyServer
+) -> None:
+    with editor(browser, stores.address) as other:
+        for window in (page, other):
+            window.open_panel("few")
+            window.press("tab entries")
+            expect(window.panel.locator(".carnator-entry")).to_have_count(6)
+        other.panel.locator('[data-id="e3"] [data-action="remove"]').click()
+        other.press("confirm")
+        expect(other.panel.locator(".carnator-entry")).to_have_count(5)
+        expect(page.panel.locator(".carnator-entry")).to_have_count(6)
+        page.panel.locator('[data-id="e3"] [data-action="pin"]').click()
+        page.expect_message("not there any more")
+        expect(page.panel.locator(".carnator-entry")).to_have_count(5)
+        other.panel.locator('[data-id="e4"] [data-action="pin"]').click()
+        page.press("refresh")
+        expect(page.panel.locator('[data-id="e4"] [data-action="pin"]')).to_have_attribute("aria-pressed", "true")
+        assert other.errors == []
+
+
+def test_texts_of_the_server_never_become_markup(page: Editor, stores: ComfyServer) -> None:
+    History(store_folder(stores.base.user, "few")).add(a_record("markup", "miss", time.time(), MARKUP))
+    page.open_panel("few")
+    page.press("tab decisions")
+    page.press("refresh")
+    expect(page.panel.locator('[data-id="markup"]')).to_contain_text(MARKUP.removeprefix("miss: "))
+    assert page.page.evaluate("() => window.carnatorBroken") is None
+
+
+@pytest.mark.parametrize(
+    ("status", "words"), [(409, "Not done: "), (503, "Not done: "), (507, "because the disk is full")]
+)
+def test_each_refusal_is_a_sentence_and_the_entry_stays(page: Editor, status: int, words: str) -> None:
+    """The server's own sentence is part of it."""
+    page.open_panel("few")
+    page.press("tab entries")
+    answer = {"status": status, "json": {"error": "the sentence of the server"}}
+    page.page.route("**/pin", lambda route: route.fulfill(**answer))
+    try:
+        expect(page.panel.locator(".carnator-entry")).to_have_count(5)
+        page.press("pin")
+        page.expect_message(words)
+        page.expect_message("the sentence of the server")
+        expect(page.panel.locator(".carnator-entry")).to_have_count(5)
+    finally:
+        page.page.unroute("**/pin")
+
+
+def test_a_full_disk_is_told_and_costs_nothing(page: Editor, stores: ComfyServer) -> None:
+    with small_disk(store_folder(stores.base.user, "full"), megabytes=2) as folder:
+        make_store(folder, 3, decisions=5)
+        page.press("refresh")
+        page.open_panel("full")
+        page.press("tab decisions")
+        hit = page.panel.locator('[data-id="d4"]')
+        expect(hit.locator('[data-action="safe"]')).to_be_visible()
+        filler = fill_up(folder)
+        hit.locator('[data-action="safe"]').click()
+        page.expect_message("because the disk is full")
+        expect(hit.locator('[data-action="safe"]')).to_be_visible()
+        filler.unlink()
+        hit.locator('[data-action="safe"]').click()
+        expect(hit).to_contain_text("You said: keeps my prompt.")
+        page.open_panel("few")
+
+
+def test_the_panel_speaks_chinese_and_fits_a_light_theme(page: Editor, artifacts: Path) -> None:
+    setting = "([name, value]) => window.app.extensionManager.setting.set(name, value)"
+    page.open_panel("few")
+    screenshot(page.page, artifacts, "panel_dark")
+    page.page.evaluate(setting, ["Comfy.ColorPalette", "light"])
+    page.page.wait_for_timeout(300)
+    screenshot(page.page, artifacts, "panel_light")
+    page.close_panel()
+    page.page.evaluate(setting, ["Comfy.Locale", "zh"])
+    page.open_panel("few")
+    expect(page.action("tab decisions")).to_have_text("决策")
+    expect(page.panel.locator(".carnator-badge").first).to_have_text("未命中")
+    page.close_panel()
+    page.page.evaluate(setting, ["Comfy.Locale", "en"])
+    page.page.evaluate(setting, ["Comfy.ColorPalette", "dark"])
+
+
+def test_a_server_that_is_gone_is_told_and_the_panel_comes_back_with_it(page: Editor, stores: ComfyServer) -> None:
+    page.open_panel("few")
+    page.press("tab entries")
+    rows = page.panel.locator(".carnator-entry")
+    expect(rows).to_have_count(5)
+    stores.stop()
+    page.press("refresh")
+    page.expect_message("The server does not answer")
+    page.press("pin")
+    page.expect_message("The server does not answer")
+    expect(rows).to_have_count(5)
+    stores.start()
+    expect(page.panel.locator(".carnator-message")).to_be_empty(timeout=20_000)
+    page.press("pin")
+    expect(page.action("pin").first).to_have_attribute("aria-pressed", "true")
+
+
+def test_a_closed_panel_listens_to_nothing_and_asks_nothing(page: Editor, stores: ComfyServer) -> None:
+    page.open_panel("few")
+    asked: list[str] = []
+    page.page.on("request", lambda request: asked.append(request.url) if "/carnator/" in request.url else None)
+    page.page.wait_for_timeout(1500)
+    assert asked == [], "asks while nothing happens"
+    tell = "() => window.app.api.dispatchEvent(new CustomEvent('execution_success', {detail: {}}))"
+    page.page.evaluate(tell)
+    page.page.wait_for_timeout(1000)
+    assert any(url.endswith("/carnator/stores") for url in asked)
+    page.close_panel()
+    page.page.wait_for_timeout(200)
+    asked.clear()
+    page.page.evaluate(tell)
+    page.page.wait_for_timeout(4000)
+    assert asked == []
