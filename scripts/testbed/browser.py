@@ -21,6 +21,20 @@ FLAGS = [
 RUN_BUTTON = '[data-testid="queue-button"]'
 PANEL_BUTTON = 'button[aria-label^="Carnator"]'
 
+# Puts the upper left corner of a node into the middle of the window, where nothing covers it.
+SHOW_NODE = """(id) => {
+    const node = window.app.graph.getNodeById(Number(id)), view = window.app.canvas.ds;
+    view.scale = 0.8;
+    view.offset = [700 / view.scale - node.pos[0], 300 / view.scale - node.pos[1]];
+    window.app.canvas.setDirty(true, true);
+}"""
+TITLE_OF_NODE = """(id) => {
+    const node = window.app.graph.getNodeById(Number(id));
+    const { left, top } = window.app.canvas.canvas.getBoundingClientRect();
+    const [x, y] = window.app.canvas.ds.convertOffsetToCanvas([node.pos[0] + 100, node.pos[1] - 14]);
+    return [left + x, top + y];
+}"""
+
 
 def chromium_path() -> str | None:
     return next(filter(None, map(shutil.which, NAMES)), None)
@@ -86,6 +100,17 @@ class Editor:
         return self.page.evaluate(
             "(start) => String(window.app.graph._nodes.find((node) => node.title.startsWith(start)).id)", title
         )
+
+    # -- the menu of a node ----------------------------------------------------------------------------------------
+
+    def show_node(self, node: str) -> None:
+        self.page.evaluate(SHOW_NODE, node)
+        self.page.wait_for_timeout(500)  # texts and toolboxes follow the canvas some frames later
+
+    def open_menu(self, node: str) -> None:
+        """Right-clicks a node's title."""
+        self.show_node(node)
+        self.page.mouse.click(*self.page.evaluate(TITLE_OF_NODE, node), button="right")
 
     # -- our panel -------------------------------------------------------------------------------------------------
 
