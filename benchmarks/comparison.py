@@ -143,8 +143,8 @@ def _run_record(outcome: Outcome) -> dict[str, Any]:
     return run
 
 
-def to_json(result: dict[str, Any], records: list[dict[str, Any]]) -> str:
-    """One JSON object with the records last, one to a line."""
+def to_json(result: dict[str, Any], records: list[dict[str, Any]], name: str = "records") -> str:
+    """One JSON object with the records last, under this name and one to a line."""
     head = json.dumps(result, indent=1).removesuffix("\n}")
     lines = ",\n  ".join(json.dumps(record, separators=(",", ":")) for record in records)
-    return f'{head},\n "records": [\n  {lines}\n ]\n}}\n'
+    return f'{head},\n "{name}": [\n  {lines}\n ]\n}}\n'

@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 import json
-import shutil
-import subprocess
-import sys
-import tempfile
 import time
 from argparse import Namespace
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -20,17 +15,17 @@ from carnator_core.options import ReuseOptions
 from scripts.testbed.bootstrap import Install
 from scripts.testbed.console import Stop, say
 from scripts.testbed.environment import ROOT
-from scripts.testbed.server import ComfyServer, has_accelerator
+from scripts.testbed.server import has_accelerator
 
-from . import comparison, controls, demo_patterns, gpu_e2e, kernels, plot, report, rows, tune, variants
-from .arguments import COMPARISONS
+from . import certificate_job, comparison, controls, demo_patterns, gpu_e2e, kernels, plot, report, rows, tune, variants
+from .arguments import CERTIFICATE, COMPARISONS
+from .kept_result import KeptResult
 from .scoring import LatentScorer, make_scorer
+from .serving import RESULTS, provenance, result_file, start_all
 from .stream_run import StreamRequest, StreamRunner, load_stream
 from .summary import comparison_tables
 
-RESULTS = ROOT / "benchmarks" / "results"
 PATTERNS, PATTERN_STEPS = RESULTS / "patterns_cpu.json", [20, 50]
-OWN_NODES = ("own_input", "random_masks", "saved_mask")  # modules of this package that are custom nodes of its servers
 QUICK_EDIT = "shape"  # nearly always a hit, and one that computes a region
 
 # The gate is open and every region is allowed, so that risk and cost of each threshold can be read off the records.
@@ -43,16 +38,29 @@ def run_job(install: Install, options: Namespace) -> int:
     device = torch.cuda.get_device_name() if has_accelerator() else "CPU"
     if options.what in COMPARISONS:
         return _run_comparison(install, options, device)
+    if options.what == "gpu_e2e":
+        return _run_e2e(install, options, device)
+    if options.what == CERTIFICATE:
+        return certificate_job.run(install, options, device)
     if options.what == "kernels":
         result, name = kernels.measure(), "kernels"
     elif options.what == "patterns":
         result, name = demo_patterns.measure(install.comfyui, PATTERN_STEPS), "patterns"
-    elif options.what == "gpu_e2e":
-        result, name = gpu_e2e.measure(install.comfyui, _sweep(options)), f"e2e_{options.model}"
     else:
         result, name = _run_stream(install, options, device), f"demo_{options.what}"
-    out = _result_file(options, name)
-    out.write_text(json.dumps({**_provenance(options, device), **result}, indent=1) + "\n", encoding="utf-8")
+    out = result_file(options, name)
+    out.write_text(json.dumps({**provenance(options, device), **result}, indent=1) + "\n", encoding="utf-8")
+    say(f"\nwritten: {out}")
+    return 0
+
+
+def _run_e2e(install: Install, options: Namespace, device: str) -> int:
+    """Written after every row; with --keep the next call goes on from there."""
+    head, sweep = provenance(options, device), _sweep(options)
+    call = {name: head.pop(name) for name in ("command", "date")}
+    out, kept = result_file(options, f"e2e_{options.model}_{options.steps}"), options.keep
+    result = KeptResult({**head, **sweep.head}, call, out, kept and kept / "result.json")
+    gpu_e2e.measure(install.comfyui, sweep, result, kept and kept / "stores")
     say(f"\nwritten: {out}")
     return 0
 
@@ -70,13 +78,8 @@ def _sweep(options: Namespace) -> gpu_e2e.Sweep:
         () if options.no_easycache else tuple(found.get("easycache_skips", ())),
         tuple(found.get("change", ())),
         options.profile,
+        options.seconds,
     )
-
-
-def _result_file(options: Namespace, name: str) -> Path:
-    out = options.out or RESULTS / f"{name}_{'gpu' if has_accelerator() else 'cpu'}.json"
-    out.parent.mkdir(parents=True, exist_ok=True)
-    return out
 
 
 def _run_comparison(install: Install, options: Namespace, device: str) -> int:
@@ -85,13 +88,13 @@ def _run_comparison(install: Install, options: Namespace, device: str) -> int:
     scorer = make_scorer(options.scoring, install.comfyui, ROOT)
     asked = {name: getattr(options, name) for name in ("stream", "sampler", "steps", "scoring")}
     asked |= {"servers": options.servers, "threads": torch.get_num_threads()}
-    head = {**_provenance(options, device), **asked, "tuning": controls.TUNING}
+    head = {**provenance(options, device), **asked, "tuning": controls.TUNING}
     install.scratch.mkdir(exist_ok=True)
     say(f"{len(requests)} requests of the stream {options.stream}, {len(names)} variants of each, on {device}")
     tables = [_Table(what, options, head, device) for what in _compared(options)]
     records: list[dict[str, Any]] = []
     with ExitStack() as stack:
-        runners = _start_all(install, stack, options, requests[0])
+        runners = start_all(install, stack, options, requests[0])
 
         def make_methods() -> list[comparison.Method]:
             return [method for method in all_methods(options) if method.name in names]
@@ -115,7 +118,7 @@ class _Table:
         self._title, self._head = f"{what}, {device}, {options.sampler}", head
         self._names = {method.name for method in methods_of(what, options.settings)}
         first = what == options.what
-        self._out = _result_file(options if first else Namespace(out=None), _comparison_name(options, what))
+        self._out = result_file(options if first else Namespace(out=None), _comparison_name(options, what))
         if options.out and not first:
             self._out = options.out.with_name(self._out.name)
         self.result: dict[str, Any] = {}
@@ -205,33 +208,12 @@ def _run_stream(install: Install, options: Namespace, device: str) -> dict[str, 
     install.scratch.mkdir(exist_ok=True)
     say(f"{len(requests)} requests of the stream {options.what}, {options.steps} steps, on {device}")
     with ExitStack() as stack:
-        runners = _start_all(install, stack, options, requests[0])
+        runners = start_all(install, stack, options, requests[0])
         if options.what == "tune":
             result = _tune(options, runners[0], requests, scorer)
         else:
             result = report.measure(runners, requests, scorer, options.seconds)
     return {"steps": options.steps, "scoring": options.scoring, "threads": torch.get_num_threads(), **result}
-
-
-def _start_all(install: Install, stack: ExitStack, options: Namespace, first: StreamRequest) -> list[StreamRunner]:
-    """Warm servers, as many as asked for, each with a base folder of its own."""
-
-    def start(_: int) -> StreamRunner:
-        runner = _start(install, stack, options)
-        runner.warm_up(first)
-        return runner
-
-    with ThreadPoolExecutor(options.servers) as pool:
-        return list(pool.map(start, range(options.servers)))
-
-
-def _start(install: Install, stack: ExitStack, options: Namespace) -> StreamRunner:
-    base = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=install.scratch, prefix="bench-")))
-    (base / "custom_nodes").mkdir()
-    for name in OWN_NODES:
-        shutil.copy(Path(__file__).with_name(f"{name}.py"), base / "custom_nodes")
-    server = stack.enter_context(ComfyServer(install, base, cpu=not has_accelerator()))
-    return StreamRunner(server, options.steps, options.sampler or "euler", options.what in COMPARISONS)
 
 
 def _tune(options: Namespace, runner: StreamRunner, requests: list, scorer: LatentScorer) -> dict:
@@ -241,19 +223,3 @@ def _tune(options: Namespace, runner: StreamRunner, requests: list, scorer: Late
     say(tune.difference_table(differences))
     found = tune.variants(runner, requests, dense, scorer, settings)
     return {"settings": settings, "differences": differences, "records": found}
-
-
-def _provenance(options: Namespace, device: str) -> dict[str, Any]:
-    commit = options.commit
-    if commit is None:
-        done = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True)
-        if done.returncode != 0:
-            raise Stop("give --commit: this folder has no git history to name the measured version")
-        commit = done.stdout.strip()
-    return {
-        "command": " ".join(["python3", *sys.argv]),
-        "commit": commit,
-        "device": device,
-        "torch": torch.__version__,
-        "date": time.strftime("%Y-%m-%d"),
-    }

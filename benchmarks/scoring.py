@@ -17,6 +17,8 @@ from demo.scorer import Scorer
 VAE_FILE = Path("demo/models/vae/carnator_demo_vae.safetensors")
 
 Decode = Callable[[torch.Tensor], torch.Tensor]  # latent [1, C, T, H, W] -> video [F, H, W, 3] in 0..1
+# Decoding -> attribute -> probability of the scene's value and of the likeliest other one.
+Looks = dict[str, dict[str, tuple[float, float]]]
 
 
 class LatentScorer:
@@ -31,14 +33,30 @@ class LatentScorer:
         self._decode, self._linear, self._scorer = decode, linear, Scorer.load(device=device)
 
     def score(self, latent_file: Path, scene: Scene) -> dict[str, bool]:
-        return self._scorer.score(self._decode(_read(latent_file)), scene)
+        return self._scorer.score(self._decode(read_latent(latent_file)), scene)
+
+    def looks(self, latent: torch.Tensor, scene: Scene) -> Looks:
+        """Probabilities in every decoding of a latent [1, C, T, H, W]: ``decode`` and, if it is another, ``linear``."""
+        decodings = {"decoded": self._decode, "linear": self._linear}
+        if self._decode is self._linear:
+            del decodings["linear"]
+        return {name: self._read(decode(latent), scene) for name, decode in decodings.items()}
+
+    def _read(self, video: torch.Tensor, scene: Scene) -> dict[str, tuple[float, float]]:
+        found = {}
+        for name, chances in self._scorer.read_detailed(video).probabilities.items():
+            asked = getattr(scene, name)
+            other = max(chance for value, chance in chances.items() if value != asked)
+            found[name] = (round(chances[asked], 5), round(other, 5))
+        return found
 
     def linear_video(self, latent_file: Path) -> torch.Tensor:
         """[F, H, W, 3] float in 0..1 by the linear codec."""
-        return self._linear(_read(latent_file))
+        return self._linear(read_latent(latent_file))
 
 
-def _read(latent_file: Path) -> torch.Tensor:
+def read_latent(latent_file: Path) -> torch.Tensor:
+    """[1, C, T, H, W] of a file that SaveLatent wrote."""
     return load_file(latent_file)["latent_tensor"]
 
 

@@ -7,20 +7,27 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
 from threading import Event
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from scripts.testbed.console import say
 
-from .stream_run import StreamRequest
+
+class OfCluster(Protocol):
+    """Something to do that names the cluster it belongs to."""
+
+    @property
+    def cluster(self) -> str: ...
+
 
 Worker = TypeVar("Worker")
+Item = TypeVar("Item", bound=OfCluster)
 Result = TypeVar("Result")
 
 
 def shared_out(
     workers: Sequence[Worker],
-    requests: Sequence[StreamRequest],
-    work: Callable[[Worker, int, StreamRequest], Result],
+    requests: Sequence[Item],
+    work: Callable[[Worker, int, Item], Result],
     seconds: float | None = None,
 ) -> Iterator[Result]:
     """Yields ``work(worker, number, request)`` of every request as soon as it is done.
@@ -29,10 +36,10 @@ def shared_out(
     request's place in the stream. After ``seconds`` no further request is started. What ``work`` raises is raised
     here, as soon as the other threads have ended the request they are busy with.
     """
-    clusters: dict[str, list[tuple[int, StreamRequest]]] = {}
+    clusters: dict[str, list[tuple[int, Item]]] = {}
     for number, request in enumerate(requests):
         clusters.setdefault(request.cluster, []).append((number, request))
-    waiting: SimpleQueue[list[tuple[int, StreamRequest]] | None] = SimpleQueue()
+    waiting: SimpleQueue[list[tuple[int, Item]] | None] = SimpleQueue()
     for cluster in [*clusters.values(), *[None] * len(workers)]:
         waiting.put(cluster)
     done: SimpleQueue[tuple[str, Any]] = SimpleQueue()

@@ -1,7 +1,9 @@
-"""Which operations the time of a reuse step goes to, by torch's profiler."""
+"""Where the time of a run goes: seconds by kind of step, and the operations of a reuse step by torch's profiler."""
 
 from __future__ import annotations
 
+import time
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -9,10 +11,30 @@ from torch.profiler import ProfilerActivity, profile
 
 from carnator_core.hosts.comfy_run import ComfyRun
 
-OPERATIONS = 25
+OPERATIONS, NAME_LENGTH = 12, 80
 
 
-class ProfiledRun(ComfyRun):
+class TimedRun(ComfyRun):
+    """A run that notes how long each of its steps took, from one evaluation to the end of it."""
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        self._seconds: dict[str, list[float]] = {}
+
+    @property
+    def step_seconds(self) -> dict[str, float]:
+        """Mean by kind of step."""
+        return {kind: round(fmean(seconds), 4) for kind, seconds in self._seconds.items()}
+
+    def _evaluate_step(self, executor: Any, args: tuple, kwargs: dict) -> torch.Tensor:
+        started = time.perf_counter()
+        result = super()._evaluate_step(executor, args, kwargs)
+        if self._plan is not None:
+            self._seconds.setdefault(self._plan.kind.value, []).append(time.perf_counter() - started)
+        return result
+
+
+class ProfiledRun(TimedRun):
     """A run of which the first check and one region step are profiled; ``profiles`` says what was found."""
 
     def __init__(self, *args: Any, **kwargs: Any):
@@ -28,7 +50,7 @@ class ProfiledRun(ComfyRun):
         with profile(activities=activities) as profiler:
             result = super()._evaluate_step(executor, args, kwargs)
         if self._plan is not None:
-            found = {"step": self._step, "guided": self._plan.run_uncond, "operations": _operations(profiler)}
+            found = {"step": self._step, "guided": self._plan.run_uncond, **_operations(profiler)}
             self.profiles[self._plan.kind.value] = found
         return result
 
@@ -40,26 +62,22 @@ class ProfiledRun(ComfyRun):
         return {first, *later[:1]}
 
 
-def _operations(profiler: profile) -> list[dict[str, Any]]:
-    """The most expensive ones, by time on the device (on a CPU: there), without what they call.
-
-    On a GPU the time of a kernel is listed twice: as the kernel's own and as that of the operation that started it.
-    """
-    events = profiler.key_averages()
-
-    def on_device(event: Any) -> float:  # renamed in torch 2.4
-        return getattr(event, "self_device_time_total", None) or getattr(event, "self_cuda_time_total", 0.0)
+def _operations(profiler: profile) -> dict[str, Any]:
+    """Milliseconds in all and of the most expensive operations: the kernels on a GPU, else what the CPU computes."""
+    on_gpu = torch.cuda.is_available()
 
     def cost(event: Any) -> float:
-        return on_device(event) if torch.cuda.is_available() else event.self_cpu_time_total
+        if not on_gpu:
+            return event.self_cpu_time_total
+        # renamed in torch 2.4
+        return getattr(event, "self_device_time_total", None) or getattr(event, "self_cuda_time_total", 0.0)
 
-    return [
-        {
-            "operation": event.key,
-            "kernel": event.device_type.name != "CPU",
-            "calls": event.count,
-            "device_ms": round(on_device(event) / 1e3, 3),
-            "cpu_ms": round(event.self_cpu_time_total / 1e3, 3),
-        }
-        for event in sorted(events, key=cost, reverse=True)[:OPERATIONS]
-    ]
+    # On a GPU the time of a kernel is listed once more as that of the operation that started it.
+    events = [event for event in profiler.key_averages() if (event.device_type.name != "CPU") == on_gpu]
+    return {
+        "ms": round(sum(map(cost, events)) / 1e3, 2),
+        "operations": [
+            {"operation": event.key[:NAME_LENGTH], "calls": event.count, "ms": round(cost(event) / 1e3, 3)}
+            for event in sorted(events, key=cost, reverse=True)[:OPERATIONS]
+        ],
+    }

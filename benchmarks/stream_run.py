@@ -35,6 +35,11 @@ class StreamRequest:
     seed: int
     base: str | None
 
+    @classmethod
+    def of(cls, item: dict[str, Any]) -> StreamRequest:
+        """From ``demo.streams.request``."""
+        return cls(**{**item, "scene": Scene(**item["scene"])})
+
 
 def load_stream(name: str, clusters: int | None = None, skip: int = 0) -> list[StreamRequest]:
     """Requests in arrival order, of ``clusters`` clusters (all if None) after the first ``skip``.
@@ -44,7 +49,7 @@ def load_stream(name: str, clusters: int | None = None, skip: int = 0) -> list[S
     items = json.loads((STREAMS / f"{name}.json").read_text(encoding="utf-8"))
     wanted = list(dict.fromkeys(item["cluster"] for item in items))[skip:][:clusters]
     first = {(item["prompt"], item["seed"]): item for item in reversed(items) if item["cluster"] in wanted}
-    return [StreamRequest(**{**item, "scene": Scene(**item["scene"])}) for item in items if item in first.values()]
+    return [StreamRequest.of(item) for item in items if item in first.values()]
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Writes the tables of the documentation from the JSON files under ``results/``."""
+"""Writes the tables and pictures of the documentation from the JSON files under ``results/``."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from . import certificate_tables, e2e_tables, plot
 from .joint_tables import sections
 from .summary import markdown
 
@@ -14,7 +15,6 @@ RESULTS = ROOT / "benchmarks" / "results"
 DEMO_WORLD = ROOT / "demo" / "results" / "demo_world.json"
 DOCS = ROOT / "docs" / "benchmarks.md"
 README = ROOT / "README.md"
-E2E = sorted(RESULTS.glob("h200_e2e_*.json"))
 KERNELS = RESULTS / "h200_kernels.json"
 DEFAULT_DENSITY = 0.5
 READING = ROOT / "benchmarks" / "reading.md"
@@ -106,39 +106,6 @@ def attention_kernels() -> str:
     return "\n".join(parts)
 
 
-def gpu_e2e(path: Path) -> str:
-    """Whole sampling runs at full size."""
-    result = json.loads(path.read_text(encoding="utf-8"))
-    skips = ", ".join(map(str, result.get("easycache_skips", [])))
-    cached = next((row["seconds"] for row in result["rows"] if row["what"].startswith("EasyCache, ")), None)
-    patterns = (
-        f" What depends on values is taken from the demo model at {result['steps']} steps (`patterns_cpu.json`, "
-        f"euler): which steps are held, and the evaluations that core's own EasyCache skips: {skips}."
-        if skips
-        else ""
-    )
-    lines = [
-        {
-            "run": row["what"],
-            "seconds": f"{row['seconds']:.1f}",
-            "speed-up": row["speedup"],
-            **({"with decoding": row["speedup_with_decode"]} if "speedup_with_decode" in row else {}),
-            **({"over EasyCache": round(cached / row["seconds"], 2)} if cached else {}),
-            "of it inside Carnator": f"{row['own_share']:.1%}" if "own_share" in row else "–",
-            "peak GPU memory, GB": row.get("peak_gb", "–"),
-        }
-        for row in result["rows"]
-        if "seconds" in row
-    ]
-    note = f" {result['note']}" if "note" in result else ""
-    return (
-        f"## Full size, random weights: {result['model']}\n\n`{result['command']}`, commit {result['commit'][:9]}, "
-        f"{result['device']}, {result['date']}: {result['steps']} steps of uni_pc, CFG 5, in ComfyUI's sampler, text "
-        "encoding left out. Weights are random and the region is a box of the given share, so this is speed only; the "
-        f"miss was checked to be the stock latent.{patterns}{note}\n\n{markdown(lines)}\n"
-    )
-
-
 def short() -> str:
     """The few numbers of the README: quality from the GPU's run, speed from the sample on a CPU."""
     quality = json.loads((RESULTS / "demo_ablation_gpu.json").read_text(encoding="utf-8"))
@@ -160,15 +127,7 @@ def short() -> str:
         if name in ("default", "assist")
     ]
     sample = f"Speed: {speed['stock']['n_requests']} of the requests on two CPU cores."
-    full = json.loads(E2E[0].read_text(encoding="utf-8"))
-    hits = [row for row in full["rows"] if row["what"].startswith("hit") and row["density"] == DEFAULT_DENSITY]
-    fastest, slowest = max(row["speedup"] for row in hits), min(row["speedup"] for row in hits)
-    large = (
-        f"Full size, {full['model']}, random weights, {full['steps']} steps on an {full['device']}: hits take "
-        f"{slowest:.1f} to {fastest:.1f} times less time than the stock sampler at regions of 15 and 30 % (speed "
-        "only; a uni_pc run in which as many steps are held as the demo model holds with euler)."
-    )
-    return f"{markdown(lines)}\n\n{sample} {large}"
+    return f"{markdown(lines)}\n\n{sample} {e2e_tables.in_short(RESULTS, DEFAULT_DENSITY)}"
 
 
 def write_tables() -> None:
@@ -182,7 +141,10 @@ def write_tables() -> None:
     title = "Stream report before steps were held"
     reports = [section(f"{title}, {device}", result) for device, result in results.items()]
     joint = sections(RESULTS)
-    parts = [INTRODUCTION, demo_world(), *joint, reading(), *map(gpu_e2e, E2E), attention_kernels(), *reports]
+    plot.speed_by_region(e2e_tables.load(RESULTS), RESULTS)
+    large = e2e_tables.sections(RESULTS)
+    certificate = certificate_tables.sections(RESULTS)
+    parts = [INTRODUCTION, demo_world(), *certificate, *joint, reading(), *large, attention_kernels(), *reports]
     DOCS.write_text("\n".join(parts), encoding="utf-8")
     text = README.read_text(encoding="utf-8")
     before, rest = text.split(START)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from .connectivity import Connectivity, rows_mask
+from .connectivity import Connectivity, most_kept, rows_mask
 from .identity import HardKey, digest
 from .options import ReuseOptions
 from .store.entry import EntryInfo
@@ -20,6 +20,7 @@ from .tiles import ENOUGH_BLOCKS, block_for, inverse, tile_order
 if TYPE_CHECKING:
     from .request import Request
     from .store.folder import Store
+    from .store.read_ahead import EarlyReads
 
 # In a ComfyUI both packages are parts of one custom node; elsewhere both stand on their own.
 if "." in __package__:
@@ -35,7 +36,11 @@ MAX_PAIRS = (
     200_000_000  # of blocks over all layers and heads: 0.4 GB of masses, held several times while they are merged
 )
 DENSE = "dense"
+AFTER_A_FAILURE = "dense after a failure"  # what a hit used whose sparse attention failed in the middle
 USUAL_DENSITY = 0.5  # of masks that keep a share of the mass, to time a kernel before any mask is known
+
+# Why sparse attention is not tried again in this process.
+FAILED: dict[dispatch.Case, str] = {}
 
 # What attention looks like depends on the model and the video's size, not on what is asked of it.
 SHAPING_FIELDS = ("model weights", "LoRA or weight patches", "model options", "software or device", "video size")
@@ -56,6 +61,10 @@ class AttentionSite:
     head_dim: int
 
 
+def _case(site: AttentionSite, block: int) -> dispatch.Case:
+    return dispatch.Case(site.device, site.dtype, site.head_dim, block)
+
+
 def dense_because(options: ReuseOptions, site: AttentionSite | None, depth: int, tokens: int) -> str | None:
     """Why self-attention stays dense for this request, as a part of a sentence; None if it need not."""
     if site is None:
@@ -63,6 +72,9 @@ def dense_because(options: ReuseOptions, site: AttentionSite | None, depth: int,
     if options.attention == "dense":
         return "set to dense"
     block = block_for(tokens, options.attention_block)
+    case = _case(site, block)
+    if case in FAILED:
+        return FAILED[case]
     pairs = depth * site.heads * (tokens / block) ** 2
     if pairs > MAX_PAIRS:
         return f"its connectivity would take {2 * pairs / 1e9:.1f} GB"
@@ -71,7 +83,6 @@ def dense_because(options: ReuseOptions, site: AttentionSite | None, depth: int,
             return "sparse attention pays on GPUs"
         if tokens < ENOUGH_BLOCKS * block:  # each block would be too large a part of the video to be left out
             return f"this video is small for sparse attention (fewer than {ENOUGH_BLOCKS} blocks)"
-        case = dispatch.Case(site.device, site.dtype, site.head_dim, block)
         density = options.attention_percent / 100 if options.attention_rule == "density" else USUAL_DENSITY
         worth = dispatch.worthwhile(case, tokens, tokens, site.heads, density)
         return None if worth.faster else worth.sentence
@@ -106,10 +117,17 @@ class AttentionChoice:
         dense: why it stays dense, as a part of a sentence; None if it need not.
     """
 
-    def __init__(self, request: Request, options: ReuseOptions, store: Store):
-        self._request, self._options, self._store = request, options, store
+    def __init__(self, request: Request, options: ReuseOptions, store: Store, early: EarlyReads):
+        self._request, self._options, self._store, self._early = request, options, store, early
         self.block = block_for(request.shape.tokens, options.attention_block)
         self.dense = dense_because(options, request.attention, request.shape.depth, request.shape.tokens)
+
+    def expect(self, donor: EntryInfo) -> None:
+        """Begin to read what ``choose`` will ask for if this donor is accepted."""
+        if self.dense is None and self._source == "donor":
+            self._early.expect(self._store.connectivity, donor.id)
+        elif self.dense is None:
+            self._early.expect(self._store.consensus, consensus_id(self._request.key, self.block))
 
     def choose(self, donor: EntryInfo | None, device: torch.device) -> Attending:
         """What reuse steps attend by.
@@ -119,15 +137,16 @@ class AttentionChoice:
         """
         if self.dense is not None:
             return Attending(None, f"dense: {self.dense}")
-        store, request, options, block = self._store, self._request, self._options, self.block
+        request, options, block = self._request, self._options, self.block
+        source = "consensus" if donor is None else self._source
         try:
-            if options.attention == "donor" and donor is not None:
-                found = store.connectivity(donor.id)
+            if source == "donor":
+                found = self._early.answer(self._store.connectivity, donor.id)
                 if found is not None and found.rule != Connectivity.rule_of(options):
                     return Attending(None, f"dense: the donor's connectivity was kept by another rule ({found.rule})")
                 mask, tensor, whose = found and found.mask, found and found.packed, "the donor"
             else:
-                found = store.consensus(consensus_id(request.key, block))
+                found = self._early.answer(self._store.consensus, consensus_id(request.key, block))
                 mask, tensor = found and partial(found.mask, options=options), found and found.mass
                 whose = f"{found.count} earlier requests" if found else ""
         except EntryError as error:
@@ -135,23 +154,35 @@ class AttentionChoice:
         shape = request.shape.depth, request.attention.heads, -(-request.shape.tokens // block)
         if found is None or found.block != block or tuple(tensor.shape[:3]) != shape:
             return Attending(None, "dense: no connectivity is stored for this yet")
-        sparse = SparseAttention(mask, request.shape.grid, block, device)
         said = f"{Connectivity.rule_of(options)} by the connectivity of {whose}"
-        return Attending(sparse, said, self._used("consensus" if donor is None else self._source))
+        try:
+            sparse = SparseAttention(mask, request.shape.grid, block, device, most_kept(shape[2], options))
+            return Attending(sparse, said, self._used(source))
+        except torch.OutOfMemoryError:
+            return Attending(None, "dense: there was too little memory to prepare sparse attention")
+
+    def fail(self, why: str) -> Attending:
+        """Sparse attention failed: this process does not try it again for such a case."""
+        self.dense = FAILED[_case(self._request.attention, self.block)] = f"sparse attention failed ({why})"
+        log.warning("Carnator: %s; from here on attention is dense until the server is started again", self.dense)
+        return Attending(None, f"dense: {self.dense}", AFTER_A_FAILURE)
 
     @property
     def expected(self) -> str:
         """What a hit is going to use if its connectivity is stored."""
-        return DENSE if self.dense is not None else self._used(self._source)
+        try:
+            return DENSE if self.dense is not None else self._used(self._source)
+        except torch.OutOfMemoryError:  # then it cannot be prepared either, unless memory is freed meanwhile
+            return DENSE
 
     @property
     def _source(self) -> str:
         return "donor" if self._options.attention == "donor" else "consensus"
 
     def _used(self, source: str) -> str:
+        """Raises torch.OutOfMemoryError."""
         site = self._request.attention
-        kernel = dispatch.choose(dispatch.Case(site.device, site.dtype, site.head_dim, self.block))
-        return f"{source} by {kernel.name} in {site.dtype}"
+        return f"{source} by {dispatch.choose(_case(site, self.block)).name} in {site.dtype}"
 
 
 class AttentionFailed(Exception):
@@ -165,6 +196,7 @@ class SparseAttention:
         mask: (layer, device) -> [heads, blocks, blocks] bool in tile order.
         grid: token grid (T', h, w).
         block: tokens per block.
+        most: how many key blocks a row of a mask keeps at most, if that is known.
     """
 
     def __init__(
@@ -173,8 +205,9 @@ class SparseAttention:
         grid: tuple[int, int, int],
         block: int,
         device: torch.device,
+        most: int | None = None,
     ):
-        self._mask, self._block = mask, block
+        self._mask, self._block, self._most = mask, block, most
         self.order = tile_order(grid, block).to(device)
         self._positions = inverse(self.order)
         self._masks: dict[int, torch.Tensor] = {}
@@ -191,12 +224,13 @@ class SparseAttention:
 
         Args:
             of_rows: whether q holds the limited rows only.
+        Raises AttentionFailed, or torch.OutOfMemoryError.
         """
         try:
             return dispatch.block_sparse_attention(q, k, v, self._lists_of(layer, of_rows, q.device))
-        except torch.OutOfMemoryError:
-            raise
         except Exception as error:  # a kernel may fail in any way
+            if dispatch.is_out_of_memory(error):
+                raise torch.OutOfMemoryError(str(error)) from error
             raise AttentionFailed(f"{type(error).__name__}: {error}") from error
 
     def _lists_of(self, layer: int, of_rows: bool, device: torch.device) -> BlockLists:
@@ -205,8 +239,10 @@ class SparseAttention:
                 self._masks[layer] = self._mask(layer, device)
             mask = self._masks[layer]
             if of_rows:
-                mask = rows_mask(mask, self.rows, self._block)
-            self._lists[layer, of_rows] = BlockLists.of(mask, self._block)
+                lists = BlockLists.of(rows_mask(mask, self.rows, self._block), self._block)
+            else:
+                lists = BlockLists.of(mask, self._block, self._most)
+            self._lists[layer, of_rows] = lists
         return self._lists[layer, of_rows]
 
 

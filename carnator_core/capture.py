@@ -2,27 +2,40 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import torch
 
+from .connectivity import Connectivity
+from .options import ReuseOptions
 from .signature import EarlySignature, compact
 from .store.entry import Trajectory
 
 
-@dataclass
-class Capture:
-    """Filled step by step, float16 on the CPU.
+@dataclass(frozen=True)
+class Attended:
+    """What a dense run attended to.
 
     Args:
-        mass: per layer, the mean block mass [heads, blocks, blocks] of the steps in which it was measured.
+        mass: [layers, heads, blocks, blocks] float16 on the CPU, the mean over the steps in which it was measured.
+        kept: what the options keep of it.
     """
+
+    mass: torch.Tensor
+    kept: Connectivity
+
+
+@dataclass
+class Capture:
+    """Filled step by step, float16 on the CPU."""
 
     guided: dict[int, torch.Tensor] = field(default_factory=dict)
     conditional: dict[int, torch.Tensor] = field(default_factory=dict)
     residual_norm: list[float] = field(default_factory=list)
     signature: EarlySignature | None = None
     _mass: dict[int, list[torch.Tensor]] = field(default_factory=dict)
+    _attended: Future[Attended] | None = None
 
     def keep_guided(self, step: int, x0: torch.Tensor) -> None:
         """x0 [C, T, H, W] after guidance."""
@@ -39,15 +52,28 @@ class Capture:
         """[heads, blocks, blocks] float."""
         self._mass.setdefault(layer, []).append(mass.half().cpu())
 
-    def mass(self, depth: int, times: int) -> torch.Tensor | None:
-        """[layers, heads, blocks, blocks] float16 if every layer was measured so many times."""
+    def conclude_mass(self, depth: int, times: int, block: int, options: ReuseOptions) -> None:
+        """If every layer was measured so many times, begin to average that and to choose what is kept.
+
+        In a thread of its own: at full size that takes a second of a CPU, while the device computes the next steps.
+        """
         layers = [self._mass.get(layer, []) for layer in range(depth)]
-        if not times or any(len(found) != times for found in layers):
-            return None
-        return torch.stack([torch.stack(found).float().mean(0).half() for found in layers])
+        if all(len(found) == times for found in layers):
+            worker = ThreadPoolExecutor(1, thread_name_prefix="carnator-mass")
+            self._attended = worker.submit(_attended, layers, block, options)
+            worker.shutdown(wait=False)
+
+    def attended(self) -> Attended | None:
+        """What the run attended to, if that was measured."""
+        return None if self._attended is None else self._attended.result()
 
     def is_whole(self, steps: int) -> bool:
         return self.signature is not None and len(self.guided) == steps
 
     def trajectory(self) -> Trajectory:
         return Trajectory(self.guided, self.conditional, torch.tensor(self.residual_norm))
+
+
+def _attended(layers: list[list[torch.Tensor]], block: int, options: ReuseOptions) -> Attended:
+    mass = torch.stack([torch.stack(found).float().mean(0).half() for found in layers])
+    return Attended(mass, Connectivity.of(mass, block, options))

@@ -19,13 +19,23 @@ from .options import ReuseOptions
 CONSENSUS_MEMORY = 32  # requests after which a new one counts for 1/32 of the consensus
 
 
+def kept_per_row(blocks: int, density: float) -> int:
+    """How many of so many key blocks each row keeps by density."""
+    return max(1, math.ceil(density * blocks - 1e-9))
+
+
+def most_kept(blocks: int, options: ReuseOptions) -> int | None:
+    """How many of so many key blocks a row keeps at most; None where the rule of the options does not say."""
+    return kept_per_row(blocks, options.attention_percent / 100) if options.attention_rule == "density" else None
+
+
 def keep_by_density(mass: torch.Tensor, density: float) -> torch.Tensor:
-    """Mask of the heaviest key blocks per row, ``ceil(density * key blocks)`` of them; a block always keeps itself.
+    """Mask of the heaviest key blocks per row, see ``kept_per_row``; a block always keeps itself.
 
     Args:
         mass: [..., query blocks, key blocks] float.
     """
-    count = max(1, math.ceil(density * mass.shape[-1] - 1e-9))
+    count = kept_per_row(mass.shape[-1], density)
     ranked = mass + 2.0 * torch.eye(*mass.shape[-2:], device=mass.device)  # more than any mass
     return torch.zeros_like(mass, dtype=torch.bool).scatter_(-1, ranked.topk(count, dim=-1).indices, True)
 

@@ -17,6 +17,7 @@ from .candidates import Found
 from .certificate import Certificate
 from .certificate_shelf import standing
 from .gate import STRICT
+from .identity import HardKey
 from .judgement import Judgement, judge
 from .options import GateOptions, Options
 from .plan import LayerWindow
@@ -29,7 +30,7 @@ from .settings import LEAST_WORK, LEAST_WORK_ACCEPTED, PINNED, settings_of
 from .signature import EarlySignature
 from .store.entry import EntryInfo
 from .store.folder import Store
-from .store.read_ahead import LikelyDonor, ReadAhead
+from .store.read_ahead import EarlyReads, ReadAhead
 from .store.tensor_file import EntryError, EntryGone
 
 
@@ -46,7 +47,7 @@ class Decider:
     """Judges the candidates of one request and tells its report what it found.
 
     Args:
-        likely: the file that is being read ahead.
+        early: what is being read ahead of the store.
         report: gets the reason, what was measured, the certificate and the settings that the request is judged under.
     """
 
@@ -57,11 +58,11 @@ class Decider:
         store: Store,
         window: LayerWindow,
         attention: AttentionChoice,
-        likely: LikelyDonor,
+        early: EarlyReads,
         report: Report,
     ):
         self._request, self._options, self._store, self._window = request, options, store, window
-        self._attention, self._likely, self._report = attention, likely, report
+        self._attention, self._early, self._report = attention, early, report
         # Set by hand, or the defaults until the decision puts them on the model's own scale.
         default = STRICT if options.certified else GateOptions()
         self.limits = Thresholds(options.by_hand or default, options.reuse.region_threshold)
@@ -86,6 +87,17 @@ class Decider:
             known = pairs_known(self._store, self._request.key, self._options.probe.min_text_similarity)
             self._report.learned_pairs = min(PAIRS_NEEDED, known)
         self.tell_settings(DENSE)
+        if found.candidates:
+            self._read_early(found.candidates)
+
+    def _read_early(self, candidates: list[Candidate]) -> None:
+        """Begin to read what ``decide`` will ask for."""
+        self._early.likely.guess(candidates[0].info.id)
+        for candidate in candidates:
+            self._early.expect(self._store.signature, candidate.info.id)
+        self._attention.expect(candidates[0].info)
+        if self._learns:
+            self._early.expect(on_own_scale, *self._scaling)
 
     def tell_settings(self, attention: str) -> None:
         """Note the settings of the request as it stands in its report."""
@@ -103,14 +115,16 @@ class Decider:
         """Judge the candidates and take the first whose files also pass their check.
 
         Args:
-            device: of the run.
+            device: of the run, where signatures are compared.
         """
+        mine = mine.to(device)
         if self._certificate is not None:
             accepted = self._first(self._cheapest(mine), device)
             if accepted is None or accepted.attending.used == self._certified_attention:
                 return accepted
             accepted.trajectory.close()
-            self._lose_certificate("attention used")
+            self.lose_certificate("attention used")
+            self.limits = Thresholds(STRICT, self._options.reuse.region_threshold)
         learning = self._learn()
         judged = self._cheapest(mine) if self._options.certified else self._by_work(mine)
         if learning:
@@ -120,10 +134,10 @@ class Decider:
         self.tell_settings(DENSE)
         return accepted
 
-    def _lose_certificate(self, field: str) -> None:
+    def lose_certificate(self, field: str) -> None:
+        """The request turned out to differ from what its certificate speaks of."""
         self._report.certificate = f"not certified for these settings (differs in {field})"
         self._report.certified, self._certificate = False, None
-        self.limits = Thresholds(STRICT, self._options.reuse.region_threshold)
 
     def _by_work(self, mine: EarlySignature) -> list[Judgement]:
         return sorted(self._judged(mine, self._found.candidates), key=lambda judgement: judgement.work)
@@ -153,24 +167,43 @@ class Decider:
         """Put the thresholds on the model's own scale, or say why they cannot be yet."""
         if not self._learns:
             return None
-        patch, similarity = self._request.shape.patch, self._options.probe.min_text_similarity
-        self.limits, why = on_own_scale(self.limits, self._store, self._request.key, patch, similarity)
+        self.limits, why = self._early.answer(on_own_scale, *self._scaling)
         return why
 
+    @property
+    def _scaling(self) -> tuple[Thresholds, Store, HardKey, tuple[int, int, int], float]:
+        """What ``on_own_scale`` is asked with."""
+        similarity = self._options.probe.min_text_similarity
+        return self.limits, self._store, self._request.key, self._request.shape.patch, similarity
+
     def _judged(self, mine: EarlySignature, candidates: list[Candidate]) -> Iterator[Judgement]:
+        device = mine.state.device
         for candidate in candidates:
             try:
-                donor = self._store.signature(candidate.info.id)
-                change, reuse = self._change_in(donor), self._options.reuse
+                donor = self._signature(candidate.info)
+                change, reuse, limits = self._change_in(donor), self._options.reuse, self.limits
+                signatures = mine, donor.to(device)
                 yield judge(
-                    candidate, mine, donor, change, self._request, reuse, self._window, self.limits, self._certificate
+                    candidate, *signatures, change, self._request, reuse, self._window, limits, self._certificate
                 )
             except EntryError as error:
                 self._report.reason = set_aside(self._store, candidate.info, error)
 
     def change_of(self, info: EntryInfo) -> list[float] | None:
         """How much a stored request's x0 changed at each step, if that was kept. Raises EntryError."""
-        return self._change_in(self._store.signature(info.id))
+        return self._change_in(self._signature(info))
+
+    def _signature(self, info: EntryInfo) -> EarlySignature:
+        """Raises EntryError, also if the entry was deleted since it was read: whoever deletes one is done with it."""
+        try:
+            found = self._early.answer(self._store.signature, info.id)
+        except EntryError:
+            if self._store.disk.is_entry(info.id):
+                raise
+            found = None  # its files went one by one while they were read
+        if found is None or not self._store.disk.is_entry(info.id):
+            raise EntryGone("it was deleted")
+        return found
 
     def _change_in(self, donor: EarlySignature) -> list[float] | None:
         if donor.change is None:
@@ -182,12 +215,12 @@ class Decider:
     def _open(self, judgement: Judgement, device: torch.device) -> Accepted | None:
         info = judgement.candidate.info
         try:
-            trajectory = self._likely.open(info.id)
+            trajectory = self._early.likely.open(info.id)
             trajectory.check()  # what is bad now costs only the donor; later it would cost the hit
         except EntryError as error:
             self._report.reason = set_aside(self._store, info, error)
             return None
-        self._likely.take()
+        self._early.likely.take()
         return Accepted(judgement, trajectory, self._attention.choose(info, device))
 
     def _show(self, judgement: Judgement) -> None:

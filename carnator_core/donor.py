@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
@@ -12,7 +12,7 @@ from .plan import StepKind, StepPlan
 from .store.entry import EntryInfo
 from .store.read_ahead import ReadAhead
 
-STEPS_AHEAD = 4  # held steps follow each other faster than a disk reads
+STEPS_AHEAD = 4  # held steps follow each other faster than a disk reads or a step is copied to a GPU
 
 
 @dataclass
@@ -20,23 +20,29 @@ class Donor:
     """An accepted donor and the state of its reuse, on the device of the run.
 
     Args:
-        region: [T', h, w] bool, the tokens that the target computes itself.
-        rows: [n] int64, flat indices of the tokens to compute.
         plans: what is computed at each reuse step.
         own: [1, C, T, H, W] the target's last guided x0; meaningful inside the region.
-        guided: [C, T, H, W] float16 on the CPU, the donor's x0 of the present step.
+        region: [T', h, w] bool, the tokens that the target computes itself.
+        rows: [n] int64, flat indices of the tokens to compute.
+        guided: [C, T, H, W] float16, the donor's x0 of the present step.
         conditional: the same of the conditional branch, at a check.
     """
 
     info: EntryInfo
     trajectory: ReadAhead
-    region: torch.Tensor
-    rows: torch.Tensor
     guidance: Guidance
     plans: dict[int, StepPlan]
     own: torch.Tensor
+    region: torch.Tensor = field(init=False)
+    rows: torch.Tensor = field(init=False)
+    _weight: torch.Tensor = field(init=False)
     guided: torch.Tensor | None = None
     conditional: torch.Tensor | None = None
+
+    def limit(self, region: torch.Tensor, rows: torch.Tensor, patch: tuple[int, int, int]) -> None:
+        """Compute these rows from now on, and keep of the result what lies in this region."""
+        self.region, self.rows = region, rows
+        self._weight = evidence.blend_weight(region, tuple(self.own.shape[2:]), patch)
 
     def load(self, step: int) -> None:
         """Take what a step needs, checked, and begin to read what the next ones will. Raises EntryError."""
@@ -49,13 +55,21 @@ class Donor:
     def _is_check(self, step: int) -> bool:
         return self.plans[step].kind is StepKind.CHECK
 
-    def remember_residual(self, step: int, residual: torch.Tensor, patch: tuple[int, int, int]) -> None:
+    def replayed(self, like: torch.Tensor) -> torch.Tensor:
+        """The donor's guided x0 [1, C, T, H, W] of this step, on the device and in the dtype of ``like``."""
+        return self.guided.to(like.device).to(like.dtype)[None]  # in this order half as much is copied
+
+    def blended(self, guided: torch.Tensor) -> torch.Tensor:
+        """``guided`` [1, C, T, H, W] inside the region, the donor's x0 outside of it."""
+        donor, weight = self.replayed(guided), self._weight.to(guided)
+        return torch.where(weight > 0, torch.lerp(donor, guided, weight), donor)
+
+    def remember_residual(self, step: int, residual: torch.Tensor) -> None:
         """Take in what guidance adds, [C, T, H, W], from a step that ran both branches.
 
         Outside the region's rows a region forward leaves nothing meaningful: the older residual stays there.
         """
-        weight = evidence.blend_weight(self.region, tuple(residual.shape[1:]), patch)
-        self.guidance.remember(step, residual, weight)
+        self.guidance.remember(step, residual, self._weight)
 
 
 @dataclass

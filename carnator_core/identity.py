@@ -31,7 +31,7 @@ def tensor_digest(tensor: torch.Tensor) -> str:
     """Digest of shape, dtype and every value of a tensor on any device."""
     flat = tensor.detach().cpu().contiguous()
     h = hashlib.blake2b(f"{tuple(flat.shape)} {flat.dtype}".encode(), digest_size=DIGEST_BYTES)
-    h.update(flat.reshape(-1).view(torch.uint8).numpy().tobytes())
+    h.update(flat.reshape(-1).view(torch.uint8).numpy())
     return h.hexdigest()
 
 

@@ -56,6 +56,7 @@ def judge(
     """Compare two signatures. Raises EntryError if the donor's has other families or shapes.
 
     Args:
+        mine, donor: on one device, which becomes that of the region and its rows.
         change: how much the donor's x0 changed at each step, see ``reuse_plans``.
         certificate: whose score must accept too; ``limits`` are its guards then.
     """

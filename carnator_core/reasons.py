@@ -46,7 +46,6 @@ class Code(str, Enum):
     UNSUPPORTED_SCHEDULE = "unsupported_schedule"
     ENTRY_GONE = "entry_gone"
     UNSUPPORTED_HOST = "unsupported_host"
-    KERNEL_FAILED = "kernel_failed"
 
 
 _SENTENCES = {
@@ -78,7 +77,6 @@ _SENTENCES = {
     Code.ENTRY_GONE: "the stored entry was deleted meanwhile",
     Code.UNSUPPORTED_HOST: "this version of ComfyUI or something added to it cannot be used ({detail})",
     Code.NOT_SAMPLED: "nothing was sampled in this run",
-    Code.KERNEL_FAILED: "sparse attention failed ({detail}); finished densely",
     Code.OUT_OF_MEMORY: "out of memory during reuse; finished densely",
 }
 

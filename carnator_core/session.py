@@ -8,7 +8,8 @@ The host calls, for every step i of the sampler:
     check:   evaluate the conditional branch over all tokens; if session.reestimate(i, cond) also the other; then as
              for region
     region, assist: evaluate session.rows, or all tokens; session.filled(...) where the unconditional branch did not
-             run, guide, session.finish_step(i, guided)
+             run, guide, session.finish_step(i, guided). If sparse attention fails: session.attend_densely(why), and
+             evaluate again
 
 and ``session.commit`` only after the whole run succeeded. Until the decision everything captured stays in host RAM.
 """
@@ -26,7 +27,6 @@ from . import evidence
 from .attention import Attending, AttentionChoice, SparseAttention, consensus_id
 from .candidates import find_candidates
 from .capture import Capture
-from .connectivity import Connectivity
 from .decision import Accepted, Decider, set_aside
 from .donor import Assist, Donor
 from .guidance import Guidance
@@ -39,7 +39,7 @@ from .settings import ENDED_EARLY
 from .signature import EarlySignature, build_signature
 from .store.entry import Entry, EntryInfo
 from .store.folder import Store
-from .store.read_ahead import LikelyDonor
+from .store.read_ahead import EarlyReads
 from .store.tensor_file import EntryError
 
 log = logging.getLogger("carnator")
@@ -66,11 +66,11 @@ class Session:
         self.reused: EntryInfo | None = None  # the donor of which steps are in the result
         self.writes = options.store.mode != "read" and not request.reused_input
         self._heat = torch.zeros(request.shape.grid)
-        self._attention = AttentionChoice(request, options.reuse, store)
         self.sparse: SparseAttention | None = None
         shape = request.shape.latent, request.schedule.steps, request.schedule.checks
-        self._likely = LikelyDonor(lambda entry_id: store.trajectory(entry_id, *shape))
-        self._decider = Decider(request, options, store, self.window, self._attention, self._likely, self.report)
+        self._early = EarlyReads(lambda entry_id: store.trajectory(entry_id, *shape), request.schedule.reuse_steps)
+        self._attention = AttentionChoice(request, options.reuse, store, self._early)
+        self._decider = Decider(request, options, store, self.window, self._attention, self._early, self.report)
         self._recall()
 
     def _recall(self) -> None:
@@ -80,8 +80,6 @@ class Session:
         found = find_candidates(self.request, self.options, self._store)
         self.candidates = found.candidates
         report.reason = found.reason or report.reason
-        if self.candidates:
-            self._likely.guess(self.candidates[0].info.id)
         self._decider.begin(found)
 
     @property
@@ -130,16 +128,15 @@ class Session:
             self._donor.load(step)
         except EntryError as error:
             self.go_dense(set_aside(self._store, self._donor.info, error))
+        except torch.OutOfMemoryError:  # the device has no room for the step
+            self.go_dense(Reason.of(Code.OUT_OF_MEMORY))
         return self._donor is not None
 
     def standing_in(self, step: int, x: torch.Tensor) -> torch.Tensor:
         """Guided x0 [1, C, T, H, W] of a step without an evaluation, on the device and in the dtype of ``x``."""
         in_use = self._assist or self._donor
         held = in_use.plans[step].kind is StepKind.HOLD and (self._assist or self._donor.rows.numel())
-        return in_use.own.to(x) if held else self._replayed(x)
-
-    def _replayed(self, like: torch.Tensor) -> torch.Tensor:
-        return self._donor.guided.to(like)[None]
+        return in_use.own.to(x) if held else self._donor.replayed(x)
 
     def observe(self, step: int, cond: torch.Tensor, uncond: torch.Tensor | None, hidden: torch.Tensor | None) -> None:
         """Take in a step in which every branch ran over all tokens or over the region's rows.
@@ -151,7 +148,7 @@ class Session:
         cond0 = cond[0].detach()
         residual = None if uncond is None else cond0 - uncond[0].detach()
         if self._donor is not None and residual is not None:
-            self._donor.remember_residual(step, residual, self.request.shape.patch)
+            self._donor.remember_residual(step, residual)
         if self._assist is not None and residual is not None:
             self._assist.guidance.remember(step, residual)
         if self._donor or self._assist or self._give_up:
@@ -174,6 +171,12 @@ class Session:
         """Measuring it failed, which is no reason to fail a dense run."""
         log.warning("Carnator: block mass was not measured: %s", error)
         self._attention.dense = f"measuring block mass failed ({type(error).__name__})"
+
+    def attend_densely(self, why: str) -> None:
+        """Sparse attention failed in a step, which the host does again without: so are all later ones done."""
+        self._attend(self._attention.fail(why))
+        if self.report.certified:
+            self._decider.lose_certificate("attention used")
 
     def filled(self, step: int, cond: torch.Tensor) -> torch.Tensor:
         """Unconditional x0 [1, C, T, H, W] where that branch did not run."""
@@ -209,18 +212,21 @@ class Session:
                 self._assist.own = guided
             return guided
         if kind is not StepKind.DENSE:
-            if kind is not StepKind.REPLAY:
-                self._donor.own = guided
-            weight = evidence.blend_weight(self._donor.region, guided.shape[2:], self.request.shape.patch)
-            donor = self._replayed(guided)
-            self._heat += self._donor.region.cpu()
+            self._heat = self._heat.to(self._donor.region.device) + self._donor.region
             self.reused = self._donor.info
-            return torch.where(weight > 0, torch.lerp(donor, guided, weight.to(guided)), donor)
+            if kind is StepKind.REPLAY:
+                return guided
+            self._donor.own = guided
+            return self._donor.blended(guided)
         if self._donor is None and not self._give_up:
             if self.writes:
                 self._capture.keep_guided(step, guided[0])
+                if step == max(self._mass_steps, default=None):
+                    times, reuse = len(self._mass_steps), self.options.reuse
+                    self._capture.conclude_mass(self.request.shape.depth, times, self.block, reuse)
             if step == self.request.schedule.probe_end - 1 and self.candidates:
                 self._decide(guided)
+                self._early.close()  # what was read ahead is in use by now or was refused
         return guided
 
     # -- decision --------------------------------------------------------------------------------------------------
@@ -235,21 +241,20 @@ class Session:
 
     def _begin_reuse(self, accepted: Accepted, guided: torch.Tensor) -> None:
         judgement, last_probe = accepted.judgement, self.request.schedule.probe_end - 1
-        info = judgement.candidate.info
+        accepted.trajectory.send_to(guided.device)
         guidance = Guidance(self._residual, last_probe, accepted.trajectory.residual_norm)
-        region, rows = (found.to(guided.device) for found in (judgement.region, judgement.rows))
-        self._donor = Donor(info, accepted.trajectory, region, rows, guidance, judgement.plans, guided)
+        self._donor = Donor(judgement.candidate.info, accepted.trajectory, guidance, judgement.plans, guided)
         self._capture = Capture()  # a hit does not become a donor: errors would chain
         self._attend(accepted.attending)
         self.report.decision, self.report.reason = Decision.HIT, Reason.of(Code.REUSED)
-        self._set_region(region, rows, last_probe)
+        self._set_region(judgement.region, judgement.rows, last_probe)
 
     def _begin_assist(self, nearest: EntryInfo, guided: torch.Tensor) -> None:
         """Go on without a donor, but not densely; the nearest request still tells how fast predictions change."""
         request, schedule = self.request, self.request.schedule
         try:
             change = self._decider.change_of(nearest)
-            norms = self._likely.open(nearest.id).residual_norm
+            norms = self._early.likely.open(nearest.id).residual_norm
         except EntryError as error:
             set_aside(self._store, nearest, error)
             return
@@ -269,7 +274,7 @@ class Session:
         self._decider.tell_settings(attending.used)
 
     def _set_region(self, region: torch.Tensor, rows: torch.Tensor, step: int) -> None:
-        self._donor.region, self._donor.rows = region, rows
+        self._donor.limit(region, rows, self.request.shape.patch)
         if self.sparse is not None and rows.numel():
             self.sparse.limit(rows)
         self.report.region_history.append((step, round(float(region.float().mean()), 4)))
@@ -292,7 +297,7 @@ class Session:
     @property
     def heat(self) -> torch.Tensor:
         """Share of the reuse steps in which each token was the target's own, [T', h, w] float32 on the CPU."""
-        return self._heat / max(1, len(self.request.schedule.reuse_steps))
+        return self._heat.cpu() / max(1, len(self.request.schedule.reuse_steps))
 
     def go_dense(self, reason: Reason) -> None:
         """Drop all state: every later step is dense and nothing is stored."""
@@ -313,7 +318,7 @@ class Session:
         """Let go of all that is reused: the donor's file is closed and the store may delete it."""
         if self._donor is not None:
             self._donor.trajectory.close()
-        self._likely.close()
+        self._early.close()
         self._donor = self._assist = self.sparse = None
 
     def commit(
@@ -338,8 +343,8 @@ class Session:
         if self._donor is not None or not capture.is_whole(request.schedule.steps):
             return
         info = EntryInfo(request.entry_id, request.key, time.time(), seconds, None, output, request.seed)
-        mass = capture.mass(request.shape.depth, len(self._mass_steps))
-        kept = None if mass is None else Connectivity.of(mass, self.block, self.options.reuse)
+        attended = capture.attended()
+        mass, kept = (None, None) if attended is None else (attended.mass, attended.kept)
         entry = Entry(info, request.embedding, capture.signature, capture.trajectory(), preview(), kept)
         note = self._store.commit(entry, mass, consensus_id(request.key, self.block))
         if note is None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -35,7 +35,7 @@ class Discrepancies:
 
 @dataclass(frozen=True)
 class EarlySignature:
-    """Compact early states, float16 on the CPU.
+    """Compact early states, float16; on the CPU wherever they are kept.
 
     Args:
         representation: [D, t, h, w] pooled hidden state, each side <= 8.
@@ -54,6 +54,10 @@ class EarlySignature:
     def tensors(self) -> dict[str, torch.Tensor]:
         """The families that are present, by name (what the store writes)."""
         return {name: getattr(self, name) for name in FAMILIES if getattr(self, name) is not None}
+
+    def to(self, device: torch.device) -> EarlySignature:
+        """Its families on a device; the change per step is read as numbers and stays where it is."""
+        return replace(self, **{name: tensor.to(device) for name, tensor in self.tensors().items()})
 
     @classmethod
     def from_tensors(cls, tensors: dict[str, torch.Tensor]) -> EarlySignature:
@@ -134,10 +138,11 @@ def discrepancies(target: EarlySignature, donor: EarlySignature, replayed: torch
     """The four discrepancies over the tokens that would be replayed.
 
     Args:
+        target, donor: on one device.
         replayed: [T', h, w] bool. Its pooled share weights each cell; with no replayed token every distance is 0,
             as nothing of the donor would be used.
     """
-    mask = replayed[None].float().cpu()
+    mask = replayed[None].to(target.state.device).float()
 
     def cells(volume: torch.Tensor) -> torch.Tensor:
         return F.adaptive_avg_pool3d(mask, volume.shape[1:])[0]

@@ -27,16 +27,21 @@ class BlockLists:
     block: int
 
     @classmethod
-    def of(cls, mask: torch.Tensor, block: int) -> BlockLists:
-        """From a [H, query blocks, key blocks] bool mask on any device."""
+    def of(cls, mask: torch.Tensor, block: int, most: int | None = None) -> BlockLists:
+        """From a [H, query blocks, key blocks] bool mask on any device, without waiting for that device.
+
+        Args:
+            most: how many blocks a row keeps at most, if that is known: lists need no more room. Of a row that keeps
+                more the last ones are left out.
+        """
         if mask.ndim != 3 or mask.dtype != torch.bool:
             raise ValueError(f"a block mask is [heads, query blocks, key blocks] bool, got {mask.dtype} {mask.shape}")
         heads, query_blocks, key_blocks = mask.shape
         if 0 in mask.shape or block < 1:
             raise ValueError(f"a block mask of {tuple(mask.shape)} with blocks of {block} describes nothing")
         rows = mask.reshape(-1, key_blocks)
-        counts = rows.sum(-1, dtype=torch.int32)
-        capacity = max(1, int(counts.max()) if counts.numel() else 1)
+        capacity = key_blocks if most is None else min(most, key_blocks)
+        counts = rows.sum(-1, dtype=torch.int32).clamp(max=capacity)
         # A stable sort of "not kept" puts the kept blocks first, in ascending order.
         indices = torch.sort(~rows, dim=-1, stable=True).indices[:, :capacity].int().contiguous()
         order = torch.argsort(counts, descending=True, stable=True).int()

@@ -2,7 +2,8 @@
 
 Constraints are data. A kernel that meets them must also agree with the reference on a small example, once per process,
 device, dtype and shape class, before it is trusted. The host's own sparse attention (comfy-kitchen's sol_attn and
-draft_attention; ComfyUI 0.3.75 has none) chooses its blocks itself and takes no block mask, so it is not among them.
+draft_attention; ComfyUI 0.3.75 has none) chooses its blocks itself, takes no block mask and wants as many queries as
+keys, so it is not among them.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ def unmet(kernel: Kernel, case: Case) -> str | None:
     """Which constraint a case does not meet, as a sentence; None if all are met."""
     if kernel.capability is not None:
         if case.device.type != "cuda" or torch.version.hip:
-            return f"needs an NVIDIA GPU, this is {case.device.type}"
+            return f"needs an NVIDIA GPU, this is {'ROCm' if torch.version.hip else case.device.type}"
         capability = torch.cuda.get_device_capability(case.device)
         if capability < kernel.capability or kernel.only_major not in (None, capability[0]):
             return f"not for compute capability {capability[0]}.{capability[1]}"
@@ -95,7 +96,10 @@ def unmet(kernel: Kernel, case: Case) -> str | None:
 
 @functools.cache
 def choose(case: Case) -> Choice:
-    """The first attention kernel that is available, meets its constraints and agrees with the reference."""
+    """The first attention kernel that is available, meets its constraints and agrees with the reference.
+
+    Raises torch.OutOfMemoryError where that cannot be found out now; the next call tries again.
+    """
     return _first(KERNELS, "attend", _disagreement, case)
 
 
@@ -103,6 +107,11 @@ def choose(case: Case) -> Choice:
 def choose_mass(case: Case) -> Choice:
     """As ``choose``, for block mass."""
     return _first(MASS_KERNELS, "block_mass", _mass_disagreement, case)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error may not come again once others use less memory. Triton and cuBLAS have types of their own."""
+    return isinstance(error, torch.OutOfMemoryError) or "out of memory" in str(error).lower()
 
 
 def _first(kernels: tuple[Kernel, ...], name: str, check: Callable[..., str | None], case: Case) -> Choice:
@@ -114,6 +123,8 @@ def _first(kernels: tuple[Kernel, ...], name: str, check: Callable[..., str | No
                 function = getattr(importlib.import_module(f".{kernel.module}", __package__), name)
                 why = None if function is getattr(reference, name) else check(function, case)
             except Exception as error:  # a compiler of any version may fail in any way: the next kernel takes over
+                if is_out_of_memory(error):
+                    raise torch.OutOfMemoryError(str(error)) from error
                 why = _sentence(error)
         if why is None:
             return Choice(kernel.module, function, tuple(passed_over))
@@ -234,15 +245,25 @@ class Worth:
     sentence: str
 
 
-@functools.cache
 def worthwhile(case: Case, queries: int, keys: int, heads: int, density: float) -> Worth:
     """Measure the chosen kernel against torch's dense attention on random inputs, once per process. Never raises.
 
-    Each query block keeps ``density`` of the key blocks. Queries are cut down to what ``MOST_WORK`` allows.
+    Each query block keeps ``density`` of the key blocks. Queries are cut down to what ``MOST_WORK`` allows. Where
+    memory is short at that moment, the next call tries again.
     """
+    try:
+        return _worth(case, queries, keys, heads, density)
+    except torch.OutOfMemoryError as error:
+        return Worth(False, 0.0, f"sparse attention is not used this time: {_sentence(error)}")
+
+
+@functools.cache
+def _worth(case: Case, queries: int, keys: int, heads: int, density: float) -> Worth:
     try:
         worth = _measured(case, queries, keys, heads, density)
     except Exception as error:  # whatever a driver or a compiler does: dense attention still works
+        if is_out_of_memory(error):
+            raise torch.OutOfMemoryError(str(error)) from error
         worth = Worth(False, 0.0, f"sparse attention is not used, it fails: {_sentence(error)}")
     log.info("Carnator: %s", worth.sentence)
     return worth

@@ -138,7 +138,8 @@ def _attend(
     tma.store_wait(0)
 
 
-@gluon.jit
+# Of numbers that change with the region no kernel of its own is made: that would stop a run for seconds.
+@gluon.jit(do_not_specialize=["n_rows", "n_query_blocks", "capacity"])
 def _forward(
     q_desc, k_desc, v_desc, o_desc, indices, counts, order, n_rows, n_query_blocks, n_keys, capacity, scale,
     BLOCK: gl.constexpr, HEAD_DIM: gl.constexpr, STAGES: gl.constexpr,

@@ -36,7 +36,8 @@ def _tile(
     return accumulator, higher, total
 
 
-@triton.jit
+# Of numbers that change with the region no kernel of its own is made: that would stop a run for a second.
+@triton.jit(do_not_specialize=["n_query_blocks", "capacity"])
 def _forward(
     q_desc, k_desc, v_desc, o_desc, indices, counts, order, n_query_blocks, n_keys, capacity, scale,
     BLOCK: tl.constexpr, KEY_TILE: tl.constexpr, HEAD_DIM: tl.constexpr, RAGGED: tl.constexpr,

@@ -6,10 +6,12 @@ bench.py ablation  what each part of a hit gives: every request by the stock sam
 bench.py controls  the same with what else could save time: fewer steps, EasyCache, NIRVANA's start, any donor
                   (both with --quick: two requests, a few minutes on two cores; --variants NAME ...: only these;
                   --servers N: clusters shared out over N servers on one device, for quality rather than speed)
+bench.py certificate  certifies the gate on independent clusters and tries it on fresh ones (--quick: the whole path in
+                  some minutes, too few to certify; a long run may be cut: the same command goes on with its labels)
 bench.py patterns  which steps EasyCache skips and how fast predictions change, for gpu_e2e
 bench.py kernels  attention kernels beside their peers (needs a CUDA device)
 bench.py gpu_e2e  whole runs of full-size Wan models with random weights (needs a CUDA device; --model tiny does not)
-bench.py tables   writes the tables of the documentation from the result files
+bench.py tables   writes the tables and pictures of the documentation from the result files
 """
 
 import sys

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 
 class Clock:
     """Time spent in our own code: the wrappers nest in the host and the host nests in the wrappers, alternating.
 
-    On a GPU the host's work may still be running when it returns; ``wait`` lets it end and be counted as the host's.
+    On a GPU the work of either may still be running when the other takes over; ``wait`` lets it end and be counted
+    where it belongs. What our patches add inside a forward of the host is counted as the host's.
     """
 
     def __init__(self) -> None:
@@ -18,21 +19,25 @@ class Clock:
         self.wait: Callable[[], None] = lambda: None
 
     @contextmanager
-    def own(self):
-        self._since = time.perf_counter()
+    def own(self) -> Iterator[None]:
+        self._since = self._now()
         try:
             yield
         finally:
-            self._total += time.perf_counter() - self._since
+            self._total = self.read()
 
     @contextmanager
-    def host(self):
-        self._total += time.perf_counter() - self._since
+    def host(self) -> Iterator[None]:
+        self._total = self.read()
         try:
             yield
         finally:
-            self.wait()
-            self._since = time.perf_counter()
+            self._since = self._now()
 
     def read(self) -> float:
-        return self._total + time.perf_counter() - self._since
+        """Seconds so far; call it in our own code."""
+        return self._total + self._now() - self._since
+
+    def _now(self) -> float:
+        self.wait()
+        return time.perf_counter()

@@ -11,6 +11,8 @@ import math
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -164,7 +166,7 @@ class ComfyRun:
         self._plan, self._step, self._dense_seconds = None, -1, []
         self._forward = ForwardPatches(session, guider.model_patcher.model.diffusion_model)
         if guider.model_patcher.load_device.type == "cuda":
-            self._clock.wait = torch.cuda.synchronize
+            self._clock.wait = partial(torch.cuda.synchronize, guider.model_patcher.load_device)
         original = guider.model_options
         guider.model_options = comfy.model_patcher.create_model_options_clone(original)
         wrappers = {
@@ -266,18 +268,8 @@ class ComfyRun:
         self._forward.begin(self._plan)
         if not self._plan.evaluates:
             return self.session.finish_step(self._step, self.session.standing_in(self._step, x), self._plan.kind)
-        started, failure = time.perf_counter(), None
-        try:
-            with self._clock.host():
-                guided = executor(*args, **kwargs)
-        except Exception as error:
-            failure = self._own_failure(error)
-            if failure is None:
-                raise
-        if failure is not None:  # only here: an error that is being handled keeps all tensors of its forward alive
-            self._stand_aside(failure)
-            with self._clock.host():
-                return executor(*args, **kwargs)
+        started = time.perf_counter()
+        guided = self._guided(executor, args, kwargs)
         if self._plan is None:
             return guided
         if self._plan.kind is StepKind.DENSE:
@@ -294,13 +286,32 @@ class ComfyRun:
             self._forward.release()
         return result
 
-    def _own_failure(self, error: Exception) -> Reason | None:
-        """Why a step that failed is to be done again densely; None for what is not ours to handle."""
-        if self._plan is None or (self._plan.kind is StepKind.DENSE and not self._plan.captures):
-            return None
-        if isinstance(error, AttentionFailed):
-            return Reason.of(Code.KERNEL_FAILED, detail=error)
-        return Reason.of(Code.OUT_OF_MEMORY) if is_out_of_memory(error) else None
+    def _guided(self, executor: Any, args: tuple, kwargs: dict) -> torch.Tensor:
+        """x0 after guidance by the plan. Where that fails by our doing, the step is done again: with dense attention if
+        sparse attention was the reason, and else without us.
+        """
+        attention = None
+        try:
+            with self._clock.host():
+                return executor(*args, **kwargs)
+        except AttentionFailed as error:
+            attention = str(error)
+        except Exception as error:
+            if not self._ran_out_of_memory(error):
+                raise
+        # Only here: an error that is being handled keeps all tensors of its forward alive.
+        if attention is None:
+            self._stand_aside(Reason.of(Code.OUT_OF_MEMORY))
+        else:
+            self.session.attend_densely(attention)
+            self._plan, self._calls = replace(self._plan, sparse=False), 0
+            self._forward.begin(self._plan)
+        return self._guided(executor, args, kwargs)
+
+    def _ran_out_of_memory(self, error: Exception) -> bool:
+        """Whether the step may succeed without what we add to it."""
+        ours = self._plan is not None and (self._plan.kind is not StepKind.DENSE or self._plan.captures)
+        return ours and is_out_of_memory(error)
 
     def _next_plan(self, sigma: float) -> StepPlan | None:
         """Each step of the schedule must be evaluated exactly once and in order; else stand aside."""

@@ -37,9 +37,11 @@ class ForwardPatches:
         self._spans = session.window.spans(session.options.reuse.window_residual)
         self._added: dict[tuple[Any, int], torch.Tensor] = {}  # (uuid, span), in row-by-row order
         self._tiled: dict[tuple[Any, int], torch.Tensor] = {}  # the same in tile order, once it was used so
+        self._order: torch.Tensor | None = None  # that order
         self._tiled_freqs: tuple[torch.Tensor, torch.Tensor] | None = None  # of which table, in tile order
         self._hidden: torch.Tensor | None = None
         self._plan: StepPlan | None = None
+        self._unmeasured = False  # whether measuring block mass failed
         self.idle = False
 
     def begin(self, plan: StepPlan) -> None:
@@ -128,6 +130,8 @@ class ForwardPatches:
         session = self._session
 
         def hook(lanes: list, q: torch.Tensor, k: torch.Tensor) -> None:
+            if self._unmeasured:
+                return
             try:
                 tiles = order.to(q.device)
                 for (_, index), query, key in zip(lanes, q.chunk(len(lanes)), k.chunk(len(lanes)), strict=False):
@@ -135,6 +139,7 @@ class ForwardPatches:
                         heads = session.request.attention.heads
                         session.observe_mass(layer, measure_mass(query[0], key[0], heads, tiles, session.block))
             except Exception as error:  # a kernel may fail in any way; the run itself needs nothing of this
+                self._unmeasured = True
                 session.fail_mass(error)
 
         return hook
@@ -148,7 +153,7 @@ class ForwardPatches:
 
     def _region_patch(self, layer: int) -> Callable:
         def patch(args: dict, extra: dict) -> dict:
-            return {"img": self._limited_block(layer, args, self._session.rows, self._added)}
+            return {"img": self._limited_block(layer, args, self._session.rows, self._added_in_rows())}
 
         return patch
 
@@ -192,9 +197,17 @@ class ForwardPatches:
             self._tiled_freqs = freqs, freqs[:, self._session.sparse.order]
         return self._tiled_freqs[1]
 
+    def _added_in_rows(self) -> dict[tuple[Any, int], torch.Tensor]:
+        """Row by row, also what sparse attention had put into tile order before it failed."""
+        while self._tiled:
+            name, added = self._tiled.popitem()
+            self._added[name] = torch.empty_like(added).index_copy_(1, self._order, added)
+        return self._added
+
     def _added_in_tiles(self, uuids: list) -> dict[tuple[Any, int], torch.Tensor]:
+        self._order = self._session.sparse.order
         for name in [name for name in self._added if name[0] in uuids]:
-            self._tiled[name] = self._added.pop(name)[:, self._session.sparse.order]
+            self._tiled[name] = self._added.pop(name)[:, self._order]
         return self._tiled
 
 

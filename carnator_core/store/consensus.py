@@ -21,7 +21,7 @@ import torch
 from ..connectivity import Consensus
 from .disk import Disk, by_age, file_bytes, remove_file
 from .lock import locked
-from .tensor_file import EntryError, TensorFile, is_finite, write_file
+from .tensor_file import EntryError, TensorFile, is_mass, write_file
 
 log = logging.getLogger("carnator")
 
@@ -52,7 +52,7 @@ def _checked(consensus: Consensus) -> Consensus:
     mass = consensus.mass
     if mass.ndim != 4 or min(mass.shape) < 1 or mass.shape[-2] != mass.shape[-1]:
         raise EntryError(f"a mass of shape {tuple(mass.shape)} is not one per layer, head and pair of blocks")
-    if not is_finite(mass) or bool((mass < 0).any()):
+    if not is_mass(mass):
         raise EntryError("a mass is below zero or not finite")
     return consensus
 

@@ -73,16 +73,16 @@ class Trajectory:
     residual_norm: torch.Tensor
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        named = {_guided(step): compact(x0) for step, x0 in self.guided.items()}
-        named |= {_conditional(step): compact(x0) for step, x0 in self.conditional.items()}
+        named = {guided_name(step): compact(x0) for step, x0 in self.guided.items()}
+        named |= {conditional_name(step): compact(x0) for step, x0 in self.conditional.items()}
         return named | {"residual_norm": self.residual_norm.float().cpu()}
 
 
-def _guided(step: int) -> str:
+def guided_name(step: int) -> str:
     return f"guided.{step:04d}"
 
 
-def _conditional(step: int) -> str:
+def conditional_name(step: int) -> str:
     return f"conditional.{step:04d}"
 
 
@@ -118,15 +118,19 @@ class StoredTrajectory:
 
     def guided(self, step: int) -> torch.Tensor:
         """[C, T, H, W] float16 after guidance. Raises EntryError."""
-        return self._file.tensor(_guided(step))
+        return self.read(guided_name(step))
 
     def conditional(self, step: int) -> torch.Tensor:
         """[C, T, H, W] float16 of the conditional branch, at a check step. Raises EntryError."""
-        return self._file.tensor(_conditional(step))
+        return self.read(conditional_name(step))
 
-    def read_all(self) -> Iterator[torch.Tensor]:
-        """Every tensor once. Raises EntryError at the first that is bad."""
-        return map(self._file.tensor, sorted(self._file.names))
+    def read(self, name: str) -> torch.Tensor:
+        """A tensor by its name in the file. Raises EntryError."""
+        return self._file.tensor(name)
+
+    def read_all(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Every tensor once, with its name. Raises EntryError at the first that is bad."""
+        return ((name, self._file.tensor(name)) for name in sorted(self._file.names))
 
     def check(self) -> None:
         """Read every tensor once. Raises EntryError."""
@@ -249,7 +253,7 @@ def open_trajectory(
     """
     file = TensorFile(folder / TRAJECTORY_FILE)
     try:
-        wanted = {_guided(step) for step in range(steps)} | {_conditional(step) for step in checks}
+        wanted = {guided_name(step) for step in range(steps)} | {conditional_name(step) for step in checks}
         if file.names != wanted | {"residual_norm"}:
             raise EntryError(f"{TRAJECTORY_FILE}: steps are missing")
         for name in sorted(wanted):

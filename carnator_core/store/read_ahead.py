@@ -1,29 +1,43 @@
-"""A stored trajectory that is checked and read by a thread of its own, so that no sampling step waits for a disk."""
+"""What a request will need of a store, read by threads of their own, so that no sampling step waits for a disk."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Hashable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from typing import Any, TypeVar
 
 import torch
 
-from .entry import StoredTrajectory
+from .entry import StoredTrajectory, conditional_name, guided_name
 from .tensor_file import EntryError
+
+Answer = TypeVar("Answer")
+
+# Of a trajectory in memory: no more than a dense run of some 100 steps at 1280x704x121 keeps for its own entry.
+KEPT_BYTES = 1 << 30
 
 
 class ReadAhead:
-    """Begins to check the whole file at once; what ``expect`` names is read while something else is computed.
+    """Begins to read and check the whole file at once; what ``expect`` names is made ready while something else is
+    computed.
 
+    What the check has read of the steps that will be reused is kept, as far as there is room, so that it is read once.
     Methods that give out data raise EntryError. ``close`` it.
+
+    Args:
+        steps: those that will be reused.
     """
 
-    def __init__(self, trajectory: StoredTrajectory):
+    def __init__(self, trajectory: StoredTrajectory, steps: Collection[int] = ()):
         self._trajectory = trajectory
+        self._wanted = {name(step) for step in steps for name in (guided_name, conditional_name)}
+        self._kept: dict[str, torch.Tensor] = {}  # touched by the worker alone
+        self._device = torch.device("cpu")
         self._closing = threading.Event()
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="carnator-read")
-        self._pending: dict[tuple[str, int], Future[torch.Tensor]] = {}
+        self._pending: dict[str, Future[torch.Tensor]] = {}
         self._checked = self._worker.submit(self._check)
 
     @property
@@ -31,35 +45,49 @@ class ReadAhead:
         return self._trajectory.residual_norm
 
     def _check(self) -> None:
-        for _ in self._trajectory.read_all():
+        room = KEPT_BYTES
+        for name, tensor in self._trajectory.read_all():
             if self._closing.is_set():
                 return
+            if name in self._wanted and tensor.nbytes <= room:
+                room -= tensor.nbytes
+                self._kept[name] = tensor
 
     def check(self) -> None:
         """Return once every tensor was read and found good."""
         self._checked.result()
 
+    def send_to(self, device: torch.device) -> None:
+        """Give out tensors on this device from now on; they too are copied while something else is computed."""
+        self._device = device
+
     def expect(self, step: int, conditional: bool) -> None:
-        """Begin to read what a step will need: the guided x0, and the conditional one if asked for."""
-        for kind in ("guided", "conditional") if conditional else ("guided",):
-            if (kind, step) not in self._pending:
-                self._pending[kind, step] = self._worker.submit(getattr(self._trajectory, kind), step)
+        """Begin to make ready what a step will need: the guided x0, and the conditional one if asked for."""
+        for name in (guided_name(step), conditional_name(step)) if conditional else (guided_name(step),):
+            if name not in self._pending:
+                self._pending[name] = self._worker.submit(self._ready, name)
+
+    def _ready(self, name: str) -> torch.Tensor:
+        tensor = self._kept.pop(name, None)
+        return (self._trajectory.read(name) if tensor is None else tensor).to(self._device)
 
     def guided(self, step: int) -> torch.Tensor:
-        """[C, T, H, W] float16 after guidance."""
+        """[C, T, H, W] float16 after guidance. Each step is given out once."""
         self.expect(step, conditional=False)
-        return self._pending.pop(("guided", step)).result()
+        return self._pending.pop(guided_name(step)).result()
 
     def conditional(self, step: int) -> torch.Tensor:
-        """[C, T, H, W] float16 of the conditional branch, at a check step."""
+        """[C, T, H, W] float16 of the conditional branch, at a check step. Each step is given out once."""
         self.expect(step, conditional=True)
-        return self._pending.pop(("conditional", step)).result()
+        return self._pending.pop(conditional_name(step)).result()
 
     def close(self) -> None:
-        """Stop reading and let go of the file."""
+        """Stop reading and let go of the file and of what was kept."""
         self._closing.set()
         self._worker.shutdown(wait=True, cancel_futures=True)
         self._trajectory.close()
+        self._kept.clear()
+        self._pending.clear()
 
 
 class LikelyDonor:
@@ -67,10 +95,11 @@ class LikelyDonor:
 
     Args:
         open_file: entry id -> its trajectory. Raises EntryError.
+        steps: those that will be reused.
     """
 
-    def __init__(self, open_file: Callable[[str], StoredTrajectory]):
-        self._open_file = open_file
+    def __init__(self, open_file: Callable[[str], StoredTrajectory], steps: Collection[int]):
+        self._open_file, self._steps = open_file, steps
         self._id: str | None = None
         self._file: ReadAhead | None = None
 
@@ -78,7 +107,7 @@ class LikelyDonor:
         """In place of any other. Raises EntryError."""
         if self._id != entry_id:
             self.close()
-            self._file, self._id = ReadAhead(self._open_file(entry_id)), entry_id
+            self._file, self._id = ReadAhead(self._open_file(entry_id), self._steps), entry_id
         return self._file
 
     def guess(self, entry_id: str) -> None:
@@ -94,3 +123,35 @@ class LikelyDonor:
         if self._file is not None:
             self._file.close()
         self.take()
+
+
+class EarlyReads:
+    """What a decision will ask of a store, looked up by threads of their own before it is asked for.
+
+    What was not expected is looked up when it is asked for. ``close`` it once everything was decided.
+
+    Args:
+        open_file, steps: see ``LikelyDonor``.
+    """
+
+    def __init__(self, open_file: Callable[[str], StoredTrajectory], steps: Collection[int]):
+        self.likely = LikelyDonor(open_file, steps)
+        self._worker = ThreadPoolExecutor(1, thread_name_prefix="carnator-early")
+        self._answers: dict[tuple[Any, ...], Future[Any]] = {}
+
+    def expect(self, look_up: Callable[..., Answer], *arguments: Hashable) -> None:
+        """Begin to look up what will be asked for: by a method of the store, or by anything else that reads it."""
+        asked = look_up, *arguments
+        if asked not in self._answers:
+            self._answers[asked] = self._worker.submit(look_up, *arguments)
+
+    def answer(self, look_up: Callable[..., Answer], *arguments: Hashable) -> Answer:
+        """What ``look_up`` returns; raises what it raises."""
+        pending = self._answers.get((look_up, *arguments))
+        return look_up(*arguments) if pending is None else pending.result()
+
+    def close(self) -> None:
+        """Forget all answers; what nobody waited for is not looked up any more."""
+        self.likely.close()
+        self._worker.shutdown(wait=True, cancel_futures=True)
+        self._answers.clear()

@@ -93,33 +93,90 @@ def test_a_dense_run_survives_a_failure_to_measure_what_it_attends_to(tiny, tmp_
     from carnator_core.hosts import comfy_wan_forward
     from carnator_core.store.registry import open_store
 
-    def fail(*_: object) -> torch.Tensor:
+    calls = []
+
+    def fail(*args: object) -> torch.Tensor:
+        calls.append(args)
         raise RuntimeError("no such kernel")
 
     monkeypatch.setattr(comfy_wan_forward, "measure_mass", fail)
     options = tiny.options(**SPARSE)
     found, run = tiny.reuse(tmp_path, tiny.call, options=options)
     assert torch.equal(found, tiny.call(tiny.model)) and run.report.decision.value == "miss"
+    assert len(calls) == 1, "it is not tried again in every layer"
     store = open_store(tmp_path, options.store)
     store.wait()
     assert store.connectivity(run.report.entry_id) is None
 
 
-def test_a_sparse_kernel_that_fails_makes_the_rest_of_the_run_dense(
-    tiny, tmp_path: Path, small_checks, monkeypatch
+@pytest.mark.parametrize("sampler", ["euler", "uni_pc"])
+@pytest.mark.parametrize("works", [0, 2])
+def test_a_hit_whose_sparse_kernel_fails_goes_on_with_dense_attention(
+    tiny, tmp_path: Path, small_checks, monkeypatch, sampler: str, works: int
 ) -> None:
     from carnator_core import attention
 
+    monkeypatch.setattr(attention, "FAILED", {})
+    call = tiny.call.but(sampler=sampler)
+    target = call.but(positive=tiny.near(call.positive, 0.3))
     options = tiny.options(**REGION, **SPARSE)
-    tiny.reuse(tmp_path, tiny.call, options=options)
+    tiny.reuse(tmp_path, call, options=options)
+    dense, dense_run = tiny.reuse(tmp_path, target, options=tiny.options(**REGION, attention="dense"))
+    working, calls = attention.dispatch.block_sparse_attention, []
+
+    def attend(*args: object) -> torch.Tensor:
+        """Fails in the middle of a forward of four layers."""
+        calls.append(args)
+        if len(calls) > works:
+            raise RuntimeError("no such kernel")
+        return working(*args)
+
+    monkeypatch.setattr(attention.dispatch, "block_sparse_attention", attend)
+    found, run = tiny.reuse(tmp_path, target, options=options)
+    assert len(calls) == works + 1 and run.report.decision.value == "hit"
+    assert run.report.attention == "dense: sparse attention failed (RuntimeError: no such kernel)"
+    assert run.report.steps == dense_run.report.steps and run.report.work == dense_run.report.work
+    assert relative(found, dense) < 1e-5, "what sparse attention had put into tile order lies row by row again"
+    again, later = tiny.reuse(tmp_path, target, options=options)
+    assert torch.equal(again, dense) and len(calls) == works + 1
+    assert later.report.attention == run.report.attention
+
+
+def test_an_assist_whose_sparse_kernel_fails_goes_on_with_dense_attention(tiny, tmp_path: Path, monkeypatch) -> None:
+    from carnator_core import attention
+
+    monkeypatch.setattr(attention, "FAILED", {})
+    closed = tiny.options(**SPARSE, assist=True, gate=0.0)
+    tiny.reuse(tmp_path, tiny.call, options=closed)
 
     def fail(*_: object) -> torch.Tensor:
         raise RuntimeError("no such kernel")
 
     monkeypatch.setattr(attention.dispatch, "block_sparse_attention", fail)
+    target = tiny.call.but(positive=tiny.prompt(5))
+    found, run = tiny.reuse(tmp_path, target, options=closed)
+    assert run.report.decision.value == "assist" and "no such kernel" in run.report.attention
+    assert sum(run.report.steps.values()) == target.steps and run.report.steps["assist"] > 0
+    assert 0 < relative(found, target(tiny.model)) < 0.3
+
+
+def test_running_out_of_memory_in_a_sparse_kernel_finishes_the_run_densely(
+    tiny, tmp_path: Path, small_checks, monkeypatch
+) -> None:
+    from carnator_core import attention
+
+    monkeypatch.setattr(attention, "FAILED", {})
+    options = tiny.options(**REGION, **SPARSE)
+    tiny.reuse(tmp_path, tiny.call, options=options)
+
+    def fail(*_: object) -> torch.Tensor:
+        raise RuntimeError("Triton Error [CUDA]: out of memory")
+
+    monkeypatch.setattr(attention.dispatch, "block_sparse_attention", fail)
     target = tiny.call.but(positive=tiny.near(tiny.call.positive, 0.3))
     found, run = tiny.reuse(tmp_path, target, options=options)
-    assert run.report.reason.code.value == "kernel_failed" and "no such kernel" in run.report.status()
+    assert run.report.reason.code.value == "out_of_memory" and attention.FAILED == {}
+    assert sum(run.report.steps.values()) == target.steps
     assert bool(torch.isfinite(found).all())
 
 

@@ -101,9 +101,12 @@ def test_without_sqlalchemy_a_run_is_declined_with_a_reason(tiny, tmp_path: Path
 
 
 @pytest.mark.parametrize("sampler", ["euler", "uni_pc"])
-def test_a_file_that_goes_bad_in_use_makes_the_rest_of_the_run_dense(
-    tiny, tmp_path: Path, stored, sampler: str
+def test_a_file_too_large_for_memory_that_goes_bad_in_use_makes_the_rest_of_the_run_dense(
+    tiny, tmp_path: Path, stored, monkeypatch, sampler: str
 ) -> None:
+    from carnator_core.store import read_ahead
+
+    monkeypatch.setattr(read_ahead, "KEPT_BYTES", 0)
     call = tiny.call.but(sampler=sampler)
     tiny.reuse(tmp_path, call)
     (entry,) = stored(tmp_path)

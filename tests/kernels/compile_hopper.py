@@ -1,4 +1,7 @@
-"""Compiles the Hopper kernel for compute capability 9.0, on any machine, and prints what came out as JSON."""
+"""Compiles the Hopper kernel for compute capability 9.0, on any machine, and prints what came out as JSON.
+
+With it the arguments by whose values both kernels would be compiled anew.
+"""
 
 import json
 import re
@@ -16,6 +19,7 @@ from triton.experimental.gluon._runtime import GluonASTSource
 from triton.experimental.gluon.language import NVMMASharedLayout
 
 from kernels import gluon_block_sparse as hopper
+from kernels import triton_block_sparse
 
 dtype, head_dim = sys.argv[1], int(sys.argv[2])
 layout = NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2)
@@ -39,4 +43,6 @@ with tempfile.TemporaryDirectory() as folder:
     usage = subprocess.run(command, capture_output=True, text=True, check=True).stdout
 stack, local = (int(re.search(rf"{name}:(\d+)", usage)[1]) for name in ("STACK", "LOCAL"))
 found = {name: name in built.asm["ptx"] for name in ("wgmma", "setmaxnreg")}
+functions = hopper._forward, triton_block_sparse._forward
+found["specialised"] = [[p.name for p in f.params if not p.is_constexpr and not p.do_not_specialize] for f in functions]
 print(json.dumps({**found, "shared": built.metadata.shared, "spilled_bytes": stack + local}))

@@ -3,6 +3,7 @@
 The Triton kernels run in Triton's interpreter on the CPU, with poisoned outputs.
 """
 
+import dataclasses
 import functools
 import json
 import math
@@ -10,6 +11,7 @@ import os
 import shutil
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -106,6 +108,17 @@ def test_lists_hold_exactly_their_mask_longest_row_first(heads, query_blocks, ke
     assert lists.density == pytest.approx(float(mask.float().mean()))
 
 
+@given(st.integers(1, 9), st.integers(1, 12), st.floats(0, 1), st.integers(0, 99))
+@settings(max_examples=40, deadline=None)
+def test_lists_take_no_more_room_than_rows_are_said_to_keep(key_blocks, most, density, seed) -> None:
+    random = torch.Generator().manual_seed(seed)
+    mask = torch.rand(2, 3, key_blocks, generator=random) < density
+    lists = BlockLists.of(mask, BLOCK, most)
+    assert lists.indices.shape == (6, min(most, key_blocks))
+    first = mask & (mask.cumsum(-1) <= most)
+    assert torch.equal(lists.mask(), first), "of a row that keeps more, the first ones"
+
+
 def test_lists_of_other_sizes_are_refused() -> None:
     q, k, v, mask = random_case()
     with pytest.raises(ValueError, match="do not fit"):
@@ -124,6 +137,21 @@ def test_the_triton_kernel_equals_the_reference(triton_kernels, poisoned, querie
     expected = reference.attend(q.float(), k.float(), v.float(), lists)
     assert float((out.float() - expected).norm() / expected.norm()) < 2e-3
     assert bool(torch.isfinite(out).all()), "every element is written"
+
+
+def test_room_that_a_list_does_not_need_changes_nothing_for_the_triton_kernel(triton_kernels, poisoned) -> None:
+    q, k, v, mask = random_case(2, 130, 330, 64, 0.4, dtype=torch.float16)
+    most = int(mask.sum(-1).max())
+    assert most < mask.shape[-1], "for this to say anything"
+    attend = triton_kernels("triton_block_sparse").attend
+    tight, roomy = (attend(q, k, v, BlockLists.of(mask, BLOCK, room)) for room in (most, None))
+    assert torch.equal(tight, roomy)
+
+
+def test_the_triton_kernels_pass_the_self_checks_that_dispatch_gives_them(triton_kernels, poisoned) -> None:
+    case = dispatch.Case(torch.device("cpu"), torch.float16, 64, 64)  # the interpreter takes bfloat16 for integers
+    assert dispatch._disagreement(triton_kernels("triton_block_sparse").attend, case) is None
+    assert dispatch._mass_disagreement(triton_kernels("triton_block_mass").block_mass, case) is None
 
 
 def test_block_mass_of_the_triton_kernel_equals_the_reference(triton_kernels, poisoned) -> None:
@@ -160,6 +188,73 @@ def test_a_constraint_that_is_not_met_is_named() -> None:
     assert dispatch.unmet(kernel(head_dims=(64, 128)), case) == "head dim 96 is not among 64, 128"
     assert dispatch.unmet(kernel(blocks=(64,)), case) == "block 32 is not among 64"
     assert "dtype torch.float32 is not" in dispatch.unmet(kernel(dtypes=dispatch.HALF_TYPES), case)
+
+
+def test_a_kernel_for_another_gpu_is_passed_over_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = dispatch.Case(torch.device("cuda"), torch.bfloat16, 128, 128)
+    by_name = {kernel.module: kernel for kernel in dispatch.KERNELS}
+    for capability, usable in (
+        ((7, 0), set()),
+        ((8, 6), {"triton_block_sparse", "flex_block_sparse"}),
+        ((9, 0), {"gluon_block_sparse", "triton_block_sparse", "flex_block_sparse"}),
+        ((12, 0), {"triton_block_sparse", "flex_block_sparse"}),
+    ):
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device, found=capability: found)
+        reasons = {name: dispatch.unmet(kernel, gpu) for name, kernel in by_name.items()}
+        assert {name for name, why in reasons.items() if why is None} == usable | {"reference"}
+        expected = f"not for compute capability {capability[0]}.{capability[1]}"
+        assert {why for why in reasons.values() if why is not None} <= {expected}
+    monkeypatch.setattr(torch.version, "hip", "6.4")
+    assert "this is ROCm" in dispatch.unmet(by_name["triton_block_sparse"], gpu)
+
+
+def test_a_kernel_whose_module_cannot_be_imported_or_is_wrong_gives_way_to_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As where Triton is missing: each one passed over says why."""
+
+    def wrong(q, k, v, lists):
+        return reference.attend(q, k, v, lists) * 1.05
+
+    wrong_module = types.SimpleNamespace(attend=wrong)
+    importing = dispatch.importlib.import_module
+    monkeypatch.setattr(
+        dispatch.importlib,
+        "import_module",
+        lambda name, package: wrong_module if name == ".wrong" else importing(name, package),
+    )
+    kernels = tuple(dispatch.Kernel(name) for name in ("missing", "wrong", "reference", "never"))
+    case = dispatch.Case(torch.device("cpu"), torch.float32, 64, 64)
+    choice = dispatch._first(kernels, "attend", dispatch._disagreement, case)
+    assert choice.name == "reference" and choice.function is reference.attend
+    (missing, why), (bad, off) = choice.passed_over
+    assert (missing, bad) == ("missing", "wrong")
+    assert why.startswith("ModuleNotFoundError") and "self-check is off by" in off
+
+
+def test_every_device_and_dtype_has_a_choice_of_its_own() -> None:
+    device = torch.device("cpu")
+    cases = [dispatch.Case(device, dtype, 64, 64) for dtype in (torch.float32, torch.bfloat16, torch.float16)]
+    for case in [*cases, dispatch.Case(device, torch.float32, 64, 32)]:
+        assert dispatch.choose(case) is dispatch.choose(dataclasses.replace(case))
+        assert dispatch._disagreement(dispatch.choose(case).function, case) is None
+    assert len({id(dispatch.choose(case)) for case in cases}) == len(cases)
+
+
+def test_kernels_stand_in_the_order_of_their_measured_speed() -> None:
+    measured = json.loads((ROOT / "benchmarks" / "results" / "h200_kernels.json").read_text(encoding="utf-8"))
+    rates: dict[tuple, dict[str, float]] = {}
+    for row in measured["rows"]:
+        if "tflops" in row:
+            case = row["size"], row["rows"], row["density"]
+            rates.setdefault(case, {})[row["kernel"].replace("flex_attention", "flex_block_sparse")] = row["tflops"]
+    order = [kernel.module for kernel in dispatch.KERNELS]
+    compared = 0
+    for found in rates.values():
+        present = [found[name] for name in order if name in found]
+        assert present == sorted(present, reverse=True), found
+        compared += len(present) > 1
+    assert compared >= 20 and measured["chosen"] == order[0] and order[-1] == "reference"
 
 
 def test_a_wrong_kernel_fails_its_self_check() -> None:
@@ -238,6 +333,41 @@ def test_what_cannot_be_measured_is_not_worthwhile(device: str, why: str) -> Non
     assert why in worth.sentence
 
 
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("none left"), RuntimeError("Triton Error: out of memory")])
+def test_what_memory_was_too_short_for_is_tried_again(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    case = dispatch.Case(torch.device("cpu"), torch.float32, 32, 64)
+    dispatch._worth.cache_clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(dispatch, "_measured", fail)
+        worth = dispatch.worthwhile(case, 200, 650, 2, 0.3)
+    assert not worth.faster and worth.sentence.startswith("sparse attention is not used this time: OutOfMemoryError")
+    assert dispatch.worthwhile(case, 200, 650, 2, 0.3).ratio > 0
+    dispatch.choose.cache_clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(dispatch, "unmet", lambda kernel, case: None)
+        patch.setattr(dispatch.importlib, "import_module", fail)
+        with pytest.raises(torch.OutOfMemoryError):
+            dispatch.choose(case)
+    assert dispatch.choose(case).name == "reference"
+
+
+def test_a_measurement_that_fails_for_another_reason_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+
+    def fail(*_: object) -> None:
+        calls.append(1)
+        raise RuntimeError("no compiler")
+
+    monkeypatch.setattr(dispatch, "_measured", fail)
+    case = dispatch.Case(torch.device("cpu"), torch.float32, 16, 64)
+    worth = [dispatch.worthwhile(case, 200, 650, 2, 0.3) for _ in range(2)]
+    assert len(calls) == 1 and worth[0] is worth[1] and "no compiler" in worth[0].sentence
+    dispatch._worth.cache_clear()
+
+
 def test_the_operators_can_be_traced_without_computing() -> None:
     q, k, v, mask = random_case()
     lists = BlockLists.of(mask, BLOCK)
@@ -290,3 +420,5 @@ def test_the_hopper_kernel_compiles_without_spilling(dtype, head_dim) -> None:
     assert built["wgmma"] and built["setmaxnreg"]
     assert built["shared"] <= 227 * 1024, "shared memory of one multiprocessor"
     assert built["spilled_bytes"] == 0
+    for names in built["specialised"]:  # of what a region step changes, no other kernel is made in the middle of a run
+        assert "indices" in names and not {"n_rows", "n_query_blocks", "capacity"} & {*names}

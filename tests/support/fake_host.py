@@ -10,17 +10,19 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 import torch.nn.functional as F
 
+from carnator_core.attention import AttentionFailed, AttentionSite, measure_mass
 from carnator_core.identity import HardKey, digest, tensor_digest
 from carnator_core.plan import ModelShape, Schedule, StepKind, StepPlan
 from carnator_core.request import Request
 from carnator_core.session import Session
 from carnator_core.signature import build_signature
 from carnator_core.store.entry import Entry, EntryInfo, Trajectory
+from carnator_core.tiles import tile_order
 
 PARTS = (2, 4)  # rows and columns of the frame that a prompt paints
 SPREAD = 0.3  # standard deviation of videos around what the prompt says
@@ -34,6 +36,7 @@ class FakeHost:
         latent: (C, T, H, W); sides may be odd.
         cfg: guidance scale; 1 means that no unconditional branch exists.
         before_step: called as before_step(session, step) before each plan, for tests that interfere.
+        attention: gives the model self-attention, which has no influence on what it computes.
     """
 
     latent: tuple[int, int, int, int] = (4, 3, 16, 32)
@@ -41,6 +44,7 @@ class FakeHost:
     cfg: float = 3.0
     seed: int = 0
     before_step: Callable[[Session, int], None] = lambda session, step: None
+    attention: AttentionSite | None = None
     plans: list[StepPlan] = field(default_factory=list)
     evaluated: list[tuple[int, str, int]] = field(default_factory=list)  # (step, branch, tokens)
 
@@ -55,7 +59,8 @@ class FakeHost:
         shape = ModelShape(self.latent, (1, 2, 2), depth=4, dim=64, ffn_dim=128, context_tokens=8)
         embedding = F.normalize(prompt.float(), dim=0)
         text = tensor_digest(prompt)
-        return Request(HardKey.of(fields), embedding, text, shape, schedule, self.guided, seed=self.seed)
+        described = embedding, text, shape, schedule, self.guided, self.attention
+        return Request(HardKey.of(fields), *described, seed=self.seed)
 
     def run(
         self,
@@ -74,7 +79,11 @@ class FakeHost:
             if not plan.evaluates:
                 x0 = session.standing_in(step, x)
             else:
-                x0 = self._branches(session, step, plan, x, sigma, prompt)
+                try:
+                    x0 = self._branches(session, step, plan, x, sigma, prompt)
+                except AttentionFailed as error:
+                    session.attend_densely(str(error))
+                    x0 = self._branches(session, step, replace(plan, sparse=False), x, sigma, prompt)
             x0 = session.finish_step(step, x0, plan.kind)
             x = x + (x - x0) * ((after - sigma) / sigma)
         if seconds is not None:
@@ -93,6 +102,7 @@ class FakeHost:
 
     def _branches(self, session: Session, step: int, plan: StepPlan, x, sigma: float, prompt) -> torch.Tensor:
         def evaluate(branch: str) -> torch.Tensor:
+            self._attend(session, plan, branch)
             x0 = self._x0(x, sigma, prompt if branch == "cond" else torch.zeros_like(prompt))
             limited = plan.kind is StepKind.REGION
             self.evaluated.append((step, branch, session.rows.numel() if limited else session.request.shape.tokens))
@@ -112,6 +122,22 @@ class FakeHost:
         elif self.guided:
             uncond = session.filled(step, cond)
         return self._guide(cond, uncond)
+
+    def _attend(self, session: Session, plan: StepPlan, branch: str) -> None:
+        """Self-attention of every layer on random queries and keys, as the plan wants it measured or computed."""
+        site, shape = self.attention, session.request.shape
+        if site is None:
+            return
+        random = torch.Generator().manual_seed(1)
+        q, k = torch.randn(2, 1, shape.tokens, site.heads * site.head_dim, generator=random).unbind()
+        for layer in range(shape.depth):
+            if plan.capture_mass and branch == "cond":
+                order = tile_order(shape.grid, session.block)
+                session.observe_mass(layer, measure_mass(q[0], k[0], site.heads, order, session.block))
+            if plan.sparse:
+                limited = plan.kind is StepKind.REGION and layer in session.window.blocks
+                queries = q[:, session.sparse.rows] if limited else q
+                assert session.sparse.attend(layer, queries, k, k, limited).shape == queries.shape
 
     def _guide(self, cond: torch.Tensor, uncond: torch.Tensor | None) -> torch.Tensor:
         return cond if uncond is None else uncond + self.cfg * (cond - uncond)

@@ -55,3 +55,31 @@ def test_a_sweep_is_dense_and_beside_easycache_unless_asked_otherwise() -> None:
     options = parse("", ["gpu_e2e", "--densities", "0.2", "0.5", "--holds", "0", "0.3", "--no-easycache", "--profile"])
     assert (options.densities, options.holds) == ([0.2, 0.5], [0.0, 0.3])
     assert options.no_easycache and options.profile
+
+
+def test_a_certificate_needs_many_clusters_and_a_quick_one_few() -> None:
+    options = parse("", ["certificate"])
+    assert (options.clusters, options.fresh, options.development, options.floors) == (1000, 500, 300, 200)
+    assert (options.delta, options.sampler, options.scoring, options.ship) == (0.05, "euler", "vae", False)
+    quick = parse("", ["certificate", "--quick", "--fresh", "3"])
+    assert quick.clusters < 10 and quick.fresh == 3 and quick.scoring == "codec"
+    assert parse("", ["certificate", "--clusters", "40"]).floors == 40
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["ablation", "--fresh", "3"], "--fresh belongs to certificate"),
+        (["report", "--ship"], "--ship belongs to certificate"),
+        (["certificate", "--stream", "tune"], "--stream belongs to ablation and controls"),
+        (["certificate", "--delta", "1"], "--delta is a rate between 0 and 1"),
+        (["certificate", "--clusters", "0"], "needs at least one cluster"),
+        (["certificate", "--clusters", "3", "--floors", "4"], "--floors are taken from the --clusters"),
+    ],
+)
+def test_options_of_a_certificate_that_make_no_sense(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        parse("", arguments)
+    assert stopped.value.code == 2 and said in capsys.readouterr().err

@@ -17,8 +17,10 @@ from carnator_core.options import GateOptions, Options, ProbeOptions, ReuseOptio
 from carnator_core.plan import StepKind
 from carnator_core.reasons import Code, Decision, Reason
 from carnator_core.session import Session
+from carnator_core.store import read_ahead
 from carnator_core.store.entry import SIGNATURE_FILE, TRAJECTORY_FILE
 from carnator_core.store.registry import close_stores, open_store
+from carnator_core.store.tensor_file import EntryError
 from support.fake_host import FakeHost
 
 PROMPT = torch.tensor([1.0, -0.5, 0.8, 0.3, -1.0, 0.6, -0.2, 0.9])
@@ -367,9 +369,10 @@ def test_an_entry_whose_header_cannot_be_read_is_told_and_not_called_an_empty_st
 
 @pytest.mark.parametrize("trouble", ["flipped", "cut short", "overwritten"])
 @pytest.mark.parametrize("at", [2, 3, 7, 12])
-def test_a_file_that_goes_bad_in_use_makes_the_rest_of_the_run_dense(
-    tmp_path: Path, donor: torch.Tensor, trouble: str, at: int
+def test_a_file_too_large_for_memory_that_goes_bad_in_use_makes_the_rest_of_the_run_dense(
+    tmp_path: Path, donor: torch.Tensor, monkeypatch: pytest.MonkeyPatch, trouble: str, at: int
 ) -> None:
+    monkeypatch.setattr(read_ahead, "KEPT_BYTES", 0)
     (entry,) = stored(tmp_path)
     path = tmp_path / "default" / "entries" / entry / TRAJECTORY_FILE
 
@@ -397,6 +400,44 @@ def test_a_file_that_goes_bad_in_use_makes_the_rest_of_the_run_dense(
         assert torch.equal(result, host.dense(LOCAL))
 
 
+@pytest.mark.parametrize("at", [2, 9])
+def test_a_step_that_finds_no_room_on_the_device_makes_the_rest_of_the_run_dense(
+    tmp_path: Path, donor: torch.Tensor, monkeypatch: pytest.MonkeyPatch, at: int
+) -> None:
+    guided = read_ahead.ReadAhead.guided
+
+    def full(ahead: read_ahead.ReadAhead, step: int) -> torch.Tensor:
+        if step == at:
+            raise torch.OutOfMemoryError("none left")
+        return guided(ahead, step)
+
+    monkeypatch.setattr(read_ahead.ReadAhead, "guided", full)
+    host = FakeHost()
+    one, result = run(host, tmp_path, LOCAL)
+    assert kinds(host)[at:] == [StepKind.DENSE] * (20 - at)
+    assert one.report.reason.code is Code.OUT_OF_MEMORY and bool(torch.isfinite(result).all())
+    assert one.report.decision is (Decision.DECLINED if at == 2 else Decision.HIT)
+    assert quarantined(tmp_path) == [], "nothing is wrong with the entry"
+
+
+@pytest.mark.parametrize("kept", [0, 100_000, 1_000_000])
+def test_how_much_of_a_file_is_kept_in_memory_changes_nothing(
+    tmp_path: Path, donor: torch.Tensor, monkeypatch: pytest.MonkeyPatch, kept: int
+) -> None:
+    monkeypatch.setattr(read_ahead, "KEPT_BYTES", kept)
+    (entry,) = stored(tmp_path)
+    path = tmp_path / "default" / "entries" / entry / TRAJECTORY_FILE
+    expected = run(FakeHost(), tmp_path, LOCAL)[1]
+
+    def spoil(_, step: int) -> None:
+        if step == 2 and kept == 1_000_000:  # more than the file has
+            path.write_bytes(b"")
+
+    one, result = run(FakeHost(before_step=spoil), tmp_path, LOCAL)
+    assert one.report.decision is Decision.HIT and one.report.reason.code is Code.REUSED
+    assert torch.equal(result, expected), "what is kept was checked and needs no file any more"
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="an open file cannot be deleted there")
 @pytest.mark.parametrize("at", [2, 9])
 def test_an_entry_that_is_deleted_in_use_serves_to_the_end(tmp_path: Path, donor: torch.Tensor, at: int) -> None:
@@ -416,6 +457,27 @@ def test_an_entry_that_is_deleted_before_its_use_is_a_miss_that_says_so(tmp_path
     assert torch.equal(result, host.dense(LOCAL))
     assert (one.report.decision, one.report.reason.code) == (Decision.MISS, Code.ENTRY_GONE)
     assert quarantined(tmp_path) == [] and stored(tmp_path) == [one.report.entry_id]
+
+
+def test_an_entry_that_is_deleted_while_it_is_read_is_a_miss_that_says_so(
+    tmp_path: Path, donor: torch.Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its files go one after the other: for a moment it looks as if one were missing."""
+    (entry,) = stored(tmp_path)
+    path = tmp_path / "default" / "entries" / entry
+    (path / SIGNATURE_FILE).rename(tmp_path / "gone")
+    expect = read_ahead.EarlyReads.expect
+
+    def delete_behind(early: read_ahead.EarlyReads, look_up: object, *arguments: object) -> None:
+        expect(early, look_up, *arguments)
+        with pytest.raises(EntryError):
+            early.answer(look_up, *arguments)
+        shutil.rmtree(path)
+
+    monkeypatch.setattr(read_ahead.EarlyReads, "expect", delete_behind)
+    one, _ = run(FakeHost(), tmp_path, LOCAL)
+    assert (one.report.decision, one.report.reason.code) == (Decision.MISS, Code.ENTRY_GONE)
+    assert quarantined(tmp_path) == []
 
 
 def test_a_donor_in_use_outlives_the_budget_and_goes_afterwards(tmp_path: Path, donor: torch.Tensor) -> None:

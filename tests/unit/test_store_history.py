@@ -81,14 +81,14 @@ SENTENCES = {
 
 @pytest.mark.parametrize(("text", "kept"), SENTENCES.items())
 def test_no_record_names_a_place_on_the_disk(text: str, kept: str) -> None:
-    report = Report(decision=Decision.DECLINED, reason=Reason(Code.KERNEL_FAILED, text))
+    report = Report(decision=Decision.DECLINED, reason=Reason(Code.UNEXPECTED_CALL, text))
     record = Record.of(report.to_dict(), report.status(), 0.0)
     assert record.reason == kept and record.status == f"declined: {kept}"
 
 
 def test_a_very_long_reason_is_clipped_at_once() -> None:
     started = time.perf_counter()
-    report = Report(reason=Reason(Code.KERNEL_FAILED, "/ a" * 100_000))
+    report = Report(reason=Reason(Code.UNEXPECTED_CALL, "/ a" * 100_000))
     record = Record.of(report.to_dict(), report.status(), 0.0)
     assert len(record.reason) <= 1000 and time.perf_counter() - started < 1.0
 
