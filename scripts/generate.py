@@ -1,5 +1,6 @@
 """Writes the files that follow from the nodes: workflows for official models, their API forms for the tests, their
-pictures, and the English texts in locales/en. With --media: the README's pictures of the panel and of a hit instead.
+pictures, and the English texts in locales/en. With --media: the pictures of the panel, of a hit and of the way to a
+first one instead.
 
 The node descriptions come from a real server, so this has to run again when a node gets another input or text. A
 picture is the workflow as ComfyUI's editor shows it; it needs a Chromium on this machine.
@@ -27,7 +28,7 @@ MEDIA = ROOT / "docs" / "media"
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--no-pictures", action="store_true", help="leave the pictures as they are")
-    parser.add_argument("--media", action="store_true", help="only write docs/media/panel.jpg, hit.jpg and hit.webp")
+    parser.add_argument("--media", action="store_true", help="only write panel, hit and first_hit_* in docs/media")
     add_arguments(parser)
     options = parser.parse_args()
     install = enter(options.comfyui, options.python, tests=True)
@@ -40,11 +41,13 @@ def main() -> int:
     from scripts.workflow_job.locale import MAIN, node_texts
 
     if options.media:
+        from scripts.workflow_job.first_hit import write_first_hit
         from scripts.workflow_job.media import write_media
 
         arguments = ("--front-end-root", str(Environment().frontend))
-        with tempfile.TemporaryDirectory() as base, ComfyServer(install, Path(base), arguments=arguments) as server:
-            write_media(server, MEDIA)
+        for write_pictures in (write_first_hit, write_media):
+            with tempfile.TemporaryDirectory() as base, ComfyServer(install, Path(base), arguments=arguments) as server:
+                write_pictures(server, MEDIA)
         return 0
 
     with tempfile.TemporaryDirectory() as base, ComfyServer(install, Path(base)) as server:

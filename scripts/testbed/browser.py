@@ -21,11 +21,10 @@ FLAGS = [
 RUN_BUTTON = '[data-testid="queue-button"]'
 PANEL_BUTTON = 'button[aria-label^="Carnator"]'
 
-# Puts the upper left corner of a node into the middle of the window, where nothing covers it.
-SHOW_NODE = """(id) => {
-    const node = window.app.graph.getNodeById(Number(id)), view = window.app.canvas.ds;
-    view.scale = 0.8;
-    view.offset = [700 / view.scale - node.pos[0], 300 / view.scale - node.pos[1]];
+VIEW = """([left, top, scale]) => {
+    const view = window.app.canvas.ds;
+    view.scale = scale;
+    view.offset = [left / scale, top / scale];
     window.app.canvas.setDirty(true, true);
 }"""
 TITLE_OF_NODE = """(id) => {
@@ -60,7 +59,9 @@ class Editor:
         # Events of the run to come, kept where the test can read them.
         self.page.evaluate(
             """() => {
+                const known = window.carnatorEvents !== undefined;
                 window.carnatorEvents = [];
+                if (known) return;
                 const keep = (event) => window.carnatorEvents.push([event.type, event.detail]);
                 for (const type of ["execution_success", "execution_error", "execution_interrupted"])
                     window.app.api.addEventListener(type, keep);
@@ -103,13 +104,13 @@ class Editor:
 
     # -- the menu of a node ----------------------------------------------------------------------------------------
 
-    def show_node(self, node: str) -> None:
-        self.page.evaluate(SHOW_NODE, node)
+    def view(self, left: float, top: float, scale: float) -> None:
+        """Puts the graph's origin at this place of the window, in pixels."""
+        self.page.evaluate(VIEW, [left, top, scale])
         self.page.wait_for_timeout(500)  # texts and toolboxes follow the canvas some frames later
 
     def open_menu(self, node: str) -> None:
-        """Right-clicks a node's title."""
-        self.show_node(node)
+        """Right-clicks a node's title, where it is in the window."""
         self.page.mouse.click(*self.page.evaluate(TITLE_OF_NODE, node), button="right")
 
     # -- our panel -------------------------------------------------------------------------------------------------
