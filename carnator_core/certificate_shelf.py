@@ -18,15 +18,14 @@ from .certificate_file import CertificateError, read_certificate, written
 from .risk import LAPSE_AT, Components, strongest_evidence
 from .signature import FAMILIES, Discrepancies
 from .store.disk import Disk
+from .store.verdicts import ARTIST, Verdict, VerdictLog
 from .store.verdicts import FILE as VERDICTS
-from .store.verdicts import ORIGINS, Verdict, VerdictLog
 
 log = logging.getLogger("carnator")
 
 FOLDER = "certificates"
 SHIPPED = Path(__file__).parent / FOLDER
 MOST_FILES = 64
-ARTIST = ORIGINS[0]
 NONE_YET = "not certified for these settings (there is no certificate yet)"
 
 Stamp = tuple[int, int]

@@ -47,6 +47,9 @@ class Report:
     settings: dict[str, str] = field(default_factory=dict)  # all that can change a hit's pixels, see settings.py
     certificate: str | None = None  # which one is in force, or why none is
     certified: bool = False  # whether one is
+    audit: bool = False  # whether this hit was run again densely, which was decided without a look at its outcome
+    dense_difference: dict[str, float | None] | None = None  # between the two results, see audit.py
+    audit_note: str | None = None  # what an audit found, or why there is none of a hit that was chosen for it
     learned_pairs: int | None = None  # of the eight that the model's scale needs; None where thresholds are set by hand
 
     def to_dict(self) -> dict[str, Any]:
@@ -87,7 +90,8 @@ class Report:
     def status(self) -> str:
         """One line for the node and the log."""
         uncertified = None if self.certified else self.certificate
-        note = "".join(f" ({note})" for note in (self.seed_note, uncertified, self.scale_note, self.store_note) if note)
+        notes = self.seed_note, uncertified, self.audit_note, self.scale_note, self.store_note
+        note = "".join(f" ({note})" for note in notes if note)
         learning = self.learned_pairs is not None and self.learned_pairs < PAIRS_NEEDED
         if learning and self.reason.code is not Code.LEARNING:
             note = f" (learning this model: {self.learned_pairs} of {PAIRS_NEEDED}){note}"

@@ -351,3 +351,10 @@ class Session:
             self.report.entry_id = info.id
         else:
             self.report.store_note = note
+
+
+class DenseSession(Session):
+    """A session that recalls nothing, so that its run is dense whatever is stored."""
+
+    def _recall(self) -> None:
+        self.candidates = []

@@ -28,13 +28,6 @@ PROMPTS = (
 )
 
 
-class ProbeSession(Session):
-    """A session that ends with its probe: it recalls nothing and so decides nothing."""
-
-    def _recall(self) -> None:
-        self.candidates = []
-
-
 def is_wanted(session: Session) -> bool:
     """Whether the scale of a finished run's model and setting is unknown and can be kept."""
     report = session.report
@@ -47,7 +40,7 @@ def seeds(key: HardKey) -> list[int]:
     return [int(digest(setting_of(key), place), 16) % (1 << 63) for place in range(len(PROMPTS))]
 
 
-def learn(store: Store, own: Session, probes: Sequence[ProbeSession]) -> int:
+def learn(store: Store, own: Session, probes: Sequence[Session]) -> int:
     """Keep the distances between a run and short probes of its model and setting as their scale; returns their number.
 
     Raises ValueError if they do not tell how far unrelated requests are apart, and OSError.

@@ -28,7 +28,7 @@ class CarnatorReuseSampler(io.ComfyNode):
             "change the prompt: what the prompt leaves alone is not computed again. Anything it cannot reuse runs "
             "densely, bit-identical to KSampler unless assist is on; a miss is kept for the next variation, a declined "
             "run is not.",
-            inputs=[*_sampler_inputs(), *reuse_inputs(), *link_inputs(), _teaching_input()],
+            inputs=[*_sampler_inputs(), *reuse_inputs(), *link_inputs(), _teaching_input(), _audit_input()],
             outputs=[
                 io.Latent.Output("latent", display_name="latent", tooltip="The denoised latent."),
                 ReportLink.Output(
@@ -65,13 +65,16 @@ class CarnatorReuseSampler(io.ComfyNode):
         gate: GateOptions | None = None,
         donor: ReportHandle | None = None,
         clip: Any = None,
+        audit_percent: float = 0.0,
         **widgets: Any,
     ) -> io.NodeOutput:
         from nodes import common_ksampler  # the host's module of that name
 
         from ..carnator_core.hosts.comfy_apply import outcome_of, pinned
+        from ..carnator_core.hosts.comfy_audit import Auditor
         from ..carnator_core.hosts.comfy_paths import store_root
         from ..carnator_core.hosts.comfy_run import ComfyRun, without_carnator
+        from ..carnator_core.hosts.comfy_side_run import SamplerCall
         from ..carnator_core.hosts.comfy_teach import Teacher
         from ..carnator_core.reasons import Code, Decision, Reason
 
@@ -80,14 +83,13 @@ class CarnatorReuseSampler(io.ComfyNode):
         run = ComfyRun(options, store_root(), progress=show)
         if not reuse:
             run.report.decision, run.report.reason = Decision.OFF, Reason.of(Code.OFF)
-        sampled = common_ksampler(
-            run.attach(model) if reuse else without_carnator(model),
-            seed, steps, cfg, sampler_name, scheduler, positive, negative, latent_image, denoise,
-        )[0]  # fmt: skip
+        inputs = seed, steps, cfg, sampler_name, scheduler, positive, negative, latent_image, denoise
+        sampled = common_ksampler(run.attach(model) if reuse else without_carnator(model), *inputs)[0]
+        call = SamplerCall(model, *inputs)
         if clip is not None:
-            settings = steps, cfg, sampler_name, scheduler, negative, latent_image, denoise
-            Teacher(model, clip, *settings, progress=show).teach(run)
-        outcome = outcome_of(run, model, sampled["samples"])
+            Teacher(call, clip, show).teach(run)
+        dense = Auditor(call, audit_percent, show).audit(run, sampled["samples"])
+        outcome = outcome_of(run, model, sampled["samples"], dense)
         log.info("Carnator: %s", outcome.status)
         show(outcome.status)
         shown = {}
@@ -149,4 +151,24 @@ def _teaching_input() -> io.Clip.Input:
         tooltip="The text encoder of your prompts. The first run with a new model or setting then ends with 5 short "
         "probes of other prompts, 10 % of the steps each, and already the second run may be a hit. Without it 5 runs "
         "with other prompts and seeds teach the model. Not used while thresholds are set by hand.",
+    )
+
+
+def _audit_input() -> io.Float.Input:
+    """The last widget: one that this node and Apply get later goes behind it here.
+
+    Apply has none. What happens in a sampler node's own call cannot be done again from within it: the node's callback
+    would see the dense run too, and SamplerCustomAdvanced's second output would be that run's.
+    """
+    return io.Float.Input(
+        "audit_percent",
+        default=0.0,
+        min=0.0,
+        max=100.0,
+        step=1.0,
+        optional=True,
+        tooltip="This share of the hits is computed a second time in full, so that you can compare both and a "
+        "certificate can be watched: 0 (default) = none, 10 = about 1 of 10, 100 = all; the same request always or "
+        "never. Each takes the time of one more dense run; an interrupt ends only that. The latent stays the hit's, "
+        "the dense run becomes a donor.",
     )

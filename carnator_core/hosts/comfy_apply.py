@@ -63,8 +63,12 @@ def pinned(options: Options, donor: ReportHandle | None) -> Options:
     return dataclasses.replace(options, probe=dataclasses.replace(options.probe, donor=donor.entry_id))
 
 
-def outcome_of(run: ComfyRun, model: Any, latent: Any) -> Outcome:
-    """What a run left, which is also noted in its store. Latents that were declined may have any shape."""
+def outcome_of(run: ComfyRun, model: Any, latent: Any, dense: Any = None) -> Outcome:
+    """What a run left, which is also noted in its store. Latents that were declined may have any shape.
+
+    Args:
+        dense: what the same request gave densely, if it was audited.
+    """
     report = run.report
     if report.decision is Decision.HIT:
         heat = run.session.heat
@@ -72,5 +76,5 @@ def outcome_of(run: ComfyRun, model: Any, latent: Any) -> Outcome:
     else:
         mask, picture = torch.ones((1, 64, 64) if latent.is_nested else (1, *latent.shape[-2:])), None
     outcome = Outcome(report.to_dict(), report.status(), mask, picture)
-    note_outcome(run, outcome, model, latent)
+    note_outcome(run, outcome, model, latent, dense)
     return outcome

@@ -40,6 +40,11 @@ def evidence_picture(model: Any, latent: torch.Tensor, heat: torch.Tensor) -> to
     return strip.movedim(0, -1)[None].clamp(0, 1)
 
 
+def in_latent_units(model: Any, latent: torch.Tensor) -> torch.Tensor:
+    """The model's own normalised latent, float32 on the CPU, of one as it leaves the sampler."""
+    return model.model.latent_format.process_in(latent.float().cpu())
+
+
 def preview_picture(model: Any, latent: torch.Tensor) -> bytes | None:
     """The middle latent frame as a small JPEG or None where that cannot be made.
 
@@ -65,8 +70,7 @@ def preview_picture(model: Any, latent: torch.Tensor) -> bytes | None:
 
 def _colours(model: Any, latent: torch.Tensor) -> torch.Tensor:
     """[T, 3, H, W] in 0..1 of a latent [1, C, T, H, W] as it leaves the sampler."""
-    latent_format = model.model.latent_format
-    x0 = latent_format.process_in(latent.float().cpu())[0]
+    latent_format, x0 = model.model.latent_format, in_latent_units(model, latent)[0]
     factors = torch.tensor(latent_format.latent_rgb_factors)
     bias = torch.tensor(latent_format.latent_rgb_factors_bias or [0.0, 0.0, 0.0])
     colour = torch.einsum("cthw,cr->trhw", x0, factors) + bias[None, :, None, None]

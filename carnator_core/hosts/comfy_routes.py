@@ -116,6 +116,11 @@ ROUTES: list[tuple[str, str, Callable[[Stores, Call], Any]]] = [
         f"{DECISION}/picture",
         lambda stores, call: Picture(stores.hit_picture(call.store, call.id), FOR_EVER),
     ),
+    (
+        "GET",
+        f"{DECISION}/dense",
+        lambda stores, call: Picture(stores.dense_picture(call.store, call.id), FOR_EVER),
+    ),
     ("POST", f"{DECISION}/verdict", lambda stores, call: stores.judge(call.store, call.id, call.flag("safe"))),
     ("DELETE", f"{DECISION}/verdict", lambda stores, call: stores.withdraw(call.store, call.id)),
 ]

@@ -1,11 +1,11 @@
 """Short probes in ComfyUI: samplings of unlike prompts that end with their probe, to learn a model's scale from.
 
-They follow the request's own run, whose latent is made by then. Each is a sampling call of its own through the host's
-sampler, so nothing of it stays on the model, on the guider of the run or in the process's random numbers.
+They follow the request's own run; see comfy_side_run.py.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import logging
 import time
@@ -17,38 +17,25 @@ import torch
 
 from .. import teaching
 from ..reasons import Reason
-from ..request import Request
 from ..scale import FREE_FIELDS, PAIRS_NEEDED
+from ..session import DenseSession
 from ..store.registry import open_store
-from ..teaching import ProbeSession
-from .comfy_run import ComfyRun, is_out_of_memory
-from .comfy_seed import SamplingEnded, noise_of, on_copies
+from .comfy_run import ComfyRun
+from .comfy_seed import SamplingEnded, on_copies
+from .comfy_side_run import SamplerCall, SideRun, told
 
 log = logging.getLogger("carnator")
 
 
-class ProbeRun(ComfyRun):
-    """A sampling that ends with its probe.
+class ProbeRun(SideRun):
+    """A sampling that ends with its probe."""
 
-    Args:
-        like: the run of which this probes model and setting.
-    """
-
-    def __init__(self, like: ComfyRun):
-        super().__init__(like.options, like.store_root)
-        self._like = like.session.request
+    free = FREE_FIELDS
 
     def _run(self, executor: Any, args: tuple, kwargs: dict) -> torch.Tensor:
-        request = self._open(executor.class_obj, executor, args, kwargs)
-        if isinstance(request, Reason):
-            raise ValueError(request.sentence)
-        others = [name for name in request.key.differs_in(self._like.key) if name not in FREE_FIELDS]
-        if others:
-            raise ValueError(f"they differ from the request in: {', '.join(others)}")
-        session = ProbeSession(request, self.options, open_store(self.store_root, self.options.store))
         try:
             with on_copies(executor.class_obj):
-                return self._sample(session, executor, args, kwargs, time.perf_counter())
+                return super()._run(executor, args, kwargs)
         except SamplingEnded:
             return inspect.signature(executor.original).bind(*args, **kwargs).arguments["latent_image"]
 
@@ -59,7 +46,7 @@ class ProbeRun(ComfyRun):
     def _own_failure(self, error: Exception) -> Reason | None:
         """A probe that fails is not done again."""
 
-    def result(self) -> ProbeSession:
+    def result(self) -> DenseSession:
         """The session, with its Early Signature. Raises ValueError if the probe did not come to its end."""
         if self.session.signature is None:
             raise ValueError(self.report.reason.sentence)
@@ -68,22 +55,16 @@ class ProbeRun(ComfyRun):
 
 @dataclass(frozen=True)
 class Teacher:
-    """The model and the inputs of KSampler that short probes share with the request, and a text encoder.
+    """Has short probes made.
 
     Args:
-        latent: LATENT of the request.
+        call: of the request; all but its prompt and seed is theirs too.
+        clip: text encoder.
         progress: called with a line of text.
     """
 
-    model: Any
+    call: SamplerCall
     clip: Any
-    steps: int
-    cfg: float
-    sampler_name: str
-    scheduler: str
-    negative: list
-    latent: dict
-    denoise: float
     progress: Callable[[str], None]
 
     def teach(self, run: ComfyRun) -> None:
@@ -104,8 +85,7 @@ class Teacher:
         except comfy.model_management.InterruptProcessingException:
             raise
         except Exception as error:
-            text = (str(error).splitlines() or [""])[0]
-            failure = "out of memory" if is_out_of_memory(error) else text or type(error).__name__
+            failure = told(error)
         spent = time.perf_counter() - started
         report.seconds += spent
         report.own_seconds += spent
@@ -115,7 +95,7 @@ class Teacher:
             report.scale_note = f"this model was not learned from short probes: {failure}"
             log.warning("Carnator: %s", report.scale_note)
 
-    def _probes(self, run: ComfyRun) -> list[ProbeSession]:
+    def _probes(self, run: ComfyRun) -> list[DenseSession]:
         from nodes import CLIPTextEncode  # the host's module of that name
 
         if run.shared:
@@ -125,25 +105,6 @@ class Teacher:
         for place, (text, seed) in enumerate(zip(texts, teaching.seeds(run.session.request.key), strict=True)):
             self.progress(f"learning this model: short probe {place + 1} of {len(texts)}")
             probe = ProbeRun(run)
-            self._sample(probe.attach(self.model), text, seed, run.session.request)
-            _stop_if_interrupted()
+            dataclasses.replace(self.call, positive=text, seed=seed).sample(probe)
             found.append(probe.result())
         return found
-
-    def _sample(self, model: Any, positive: list, seed: int, like: Request) -> None:
-        """One sampling call, without a preview or a progress bar."""
-        import comfy.sample
-
-        latent = self.latent["samples"]
-        if like.key.value("input latent") == "empty":
-            latent = torch.zeros((1, *like.shape.latent), dtype=latent.dtype)  # the host fits an empty one to the model
-        comfy.sample.sample(
-            model, noise_of(seed, latent), self.steps, self.cfg, self.sampler_name, self.scheduler, positive,
-            self.negative, latent, denoise=self.denoise, callback=_stop_if_interrupted, disable_pbar=True, seed=seed,
-        )  # fmt: skip
-
-
-def _stop_if_interrupted(*_: Any) -> None:
-    import comfy.model_management
-
-    comfy.model_management.throw_exception_if_processing_interrupted()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -54,12 +55,14 @@ def is_plain(value: Any) -> bool:
     return value is None or is_bool(value) or is_number(value) or is_text(value)
 
 
-def made(kind: Callable[..., Made], data: Mapping[str, Any], checks: Mapping[str, Check]) -> Made:
-    """An object of a kind from the checked fields of a line; fields that no check names are left out.
+def made(kind: type[Made], data: Mapping[str, Any], checks: Mapping[str, Check]) -> Made:
+    """An object of a dataclass from the checked fields of a line; fields that no check names are left out.
 
-    Raises ValueError for a field that fails its check; one that is absent counts as None.
+    Raises ValueError for a field that fails its check; one that is absent, as in a line of an earlier version, has its
+    default, and without one counts as None.
     """
-    values = {name: data.get(name) for name in checks}
+    defaults = {f.name: f.default for f in dataclasses.fields(kind) if f.default is not dataclasses.MISSING}
+    values = {name: data.get(name, defaults.get(name)) for name in checks}
     for name, check in checks.items():
         if not check(values[name]):
             raise ValueError(f"{name} is not as it was written")

@@ -1,7 +1,8 @@
 """The history of a store: what became of its last requests, for people.
 
 ``decisions.jsonl`` has one line per decision, never a word of a prompt or the place of a file; ``decisions/<id>.jpg``
-is a small picture of what a hit made. Nothing here is read by a run.
+is a small picture of what a hit made, ``decisions/<id>.dense.jpg`` one of the dense run of an audited hit. Nothing here
+is read by a run.
 """
 
 from __future__ import annotations
@@ -67,6 +68,9 @@ class Record:
         settings: all that can change a hit's pixels, by name, see settings.py; empty for what was declined.
         work: model evaluations relative to a dense run.
         picture: whether there is one.
+        audit: whether the request of this hit was chosen to be run again densely, without a look at its outcome, and
+            was; dense_picture: whether there is a picture of that run; dense_difference: between the two results, see
+            audit.py.
     """
 
     id: str
@@ -88,6 +92,9 @@ class Record:
     similarity: float | None
     work: float | None
     picture: bool
+    audit: bool = False
+    dense_picture: bool = False
+    dense_difference: dict[str, float | None] | None = None
 
     @classmethod
     def of(cls, report: Mapping[str, Any], status: str, seconds_saved: float) -> Record:
@@ -105,6 +112,7 @@ class Record:
             "thresholds": limits and finite(limits),
             "similarity": donor.get("similarity"),
             "picture": False,
+            "dense_picture": False,
         }
         return made(cls, data, _CHECKS)
 
@@ -129,6 +137,9 @@ _CHECKS = {
     "similarity": optional(is_number),
     "work": optional(is_number),
     "picture": is_bool,
+    "audit": is_bool,
+    "dense_picture": is_bool,
+    "dense_difference": optional(map_of(optional(is_number))),
 }
 
 
@@ -142,18 +153,23 @@ class History:
         self._journal = Journal(Path(folder) / FILE, "the decisions", MAX_BYTES)
         self._pictures = Path(folder) / PICTURES
 
-    def add(self, record: Record, picture: bytes | None = None) -> None:
-        """Write a record and a JPEG picture of at most 64 KB; older ones may go."""
+    def add(self, record: Record, picture: bytes | None = None, dense: bytes | None = None) -> None:
+        """Write a record and JPEG pictures of at most 64 KB; older ones may go.
+
+        Args:
+            picture: of what a hit made; dense: of the dense run of the same request.
+        """
         with self._journal.locked():
             if self._journal.count >= KEPT + SLACK or self._journal.bytes > KEPT_BYTES + SLACK * MAX_LINE_BYTES:
                 self._trim()
-            self._journal.append(asdict(replace(record, picture=self._keep_picture(record.id, picture))))
+            kept = self._keep_picture(self._picture(record.id), picture)
+            dense_kept = self._keep_picture(self._dense_picture(record.id), dense)
+            self._journal.append(asdict(replace(record, picture=kept, dense_picture=dense_kept)))
 
-    def _keep_picture(self, decision_id: str, picture: bytes | None) -> bool:
+    def _keep_picture(self, path: Path, picture: bytes | None) -> bool:
         """Whether there is one now: it is a courtesy, and no reason to lose a record."""
         if picture is None or not is_preview(picture):
             return False
-        path = self._picture(decision_id)
         try:
             self._pictures.mkdir(exist_ok=True)
             path.write_bytes(picture)
@@ -164,9 +180,9 @@ class History:
             return False
         return True
 
-    def add_later(self, record: Record, picture: bytes | None = None) -> None:
+    def add_later(self, record: Record, picture: bytes | None = None, dense: bytes | None = None) -> None:
         """The same on a background thread; what goes wrong is a line of the log."""
-        _pending.add(partial(self.add, record, picture))
+        _pending.add(partial(self.add, record, picture, dense))
 
     def read(self) -> list[Record]:
         """Oldest first, with what this process has yet to write; damaged lines are left out."""
@@ -180,8 +196,15 @@ class History:
         """A JPEG, or None if there is none. Raises EntryError for a name that is no plain id."""
         return read_preview(self._picture(checked_id(decision_id)))
 
+    def dense_picture(self, decision_id: str) -> bytes | None:
+        """The same of the dense run of an audited hit."""
+        return read_preview(self._dense_picture(checked_id(decision_id)))
+
     def _picture(self, decision_id: str) -> Path:
         return self._pictures / f"{decision_id}.jpg"
+
+    def _dense_picture(self, decision_id: str) -> Path:
+        return self._pictures / f"{decision_id}.dense.jpg"
 
     def _trim(self) -> None:
         """Drop old lines with their pictures; damaged ones among those that stay are left as they are."""
@@ -192,9 +215,10 @@ class History:
             start = next((line.start for line in lines if end - line.start <= KEPT_BYTES), end)
         if start:
             self._journal.drop_before(start)
-        names = {self._picture(record.id).name for place, record in kept if place >= start}
+        staying = [record.id for place, record in kept if place >= start]
+        paths = {path for name in staying for path in (self._picture(name), self._dense_picture(name))}
         for picture in self._pictures.glob("*.jpg"):
-            if picture.name not in names:
+            if picture not in paths:
                 picture.unlink(missing_ok=True)
 
 

@@ -91,7 +91,7 @@ class Stores:
         return _there(read_preview(self._look(name).folder / ENTRIES / checked_id(entry_id) / PREVIEW_FILE), "picture")
 
     def decisions(self, name: str, offset: int, limit: int) -> Data:
-        """Some of the decisions, newest first, each with the artist's verdict."""
+        """Some of the decisions, newest first, each with people's verdict on it."""
         look = self._look(name)
         records, verdicts = look.history.read()[::-1], look.verdicts.by_decision()
         shown = [_decision(record, verdicts.get(record.id)) for record in records[offset : offset + limit]]
@@ -100,6 +100,10 @@ class Stores:
     def hit_picture(self, name: str, decision_id: str) -> bytes:
         """The JPEG of what a hit made."""
         return _there(self._look(name).history.picture(decision_id), "picture")
+
+    def dense_picture(self, name: str, decision_id: str) -> bytes:
+        """The JPEG of the dense run of an audited hit."""
+        return _there(self._look(name).history.dense_picture(decision_id), "picture")
 
     # -- changing --------------------------------------------------------------------------------------------------
 
@@ -130,7 +134,7 @@ class Stores:
         return {**counts, "sentence": told}
 
     def judge(self, name: str, decision_id: str, safe: bool) -> Data:
-        """Give the artist's verdict on a hit, in place of an earlier one. Raises Refused for what is none."""
+        """Give a person's verdict on a hit, in place of an earlier one. Raises Refused for what is none."""
         try:
             verdict = judge_decision(self._look(name), decision_id, safe)
         except LookupError as error:
@@ -140,7 +144,7 @@ class Stores:
         return {"verdict": verdict.word, "id": verdict.id}
 
     def withdraw(self, name: str, decision_id: str) -> Data:
-        """Take the artist's verdict back, if there is one."""
+        """Take a person's verdict back, if there is one."""
         look = self._look(name)
         if not withdraw_verdict(look, decision_id) and look.history.find(decision_id) is None:
             raise NotThere("this decision is not in the history any more")

@@ -20,7 +20,8 @@ from .journal import Journal
 
 FILE = "verdicts.jsonl"
 MAX_BYTES = 64_000_000
-ORIGINS = ("artist", "audit", "scorer")
+ORIGINS = ARTIST, AUDIT, SCORER = "artist", "audit", "scorer"
+PEOPLE = ARTIST, AUDIT
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,8 @@ class Verdict:
         when: seconds since the epoch.
         target, donor: ids of the request that was served and of the entry it was served from.
         safe: whether the result is what was asked for.
-        origin: who says so: artist, audit (a dense run of the same request) or scorer.
+        origin: how it came about: of an artist's own accord, on an audit (a hit that was chosen to be run again
+            densely, without a look at its outcome), or by a scorer.
         kind, family: of edit, and of prompts, where those are known.
         similarity: of the two texts; share: of the tokens in the region when the gate decided; work: model evaluations
             relative to a dense run.
@@ -135,9 +137,9 @@ class VerdictLog:
         found = Counter(verdict.word for verdict in self.read())
         return {"safe": found["safe"], "unsafe": found["unsafe"]}
 
-    def by_decision(self, origin: str = ORIGINS[0]) -> dict[str, Verdict]:
-        """The verdicts of one origin that were given on a decision, by its id."""
-        return {v.decision: v for v in self.read() if v.decision is not None and v.origin == origin}
+    def by_decision(self) -> dict[str, Verdict]:
+        """What people say about decisions, by their ids."""
+        return {v.decision: v for v in self.read() if v.decision is not None and v.origin in PEOPLE}
 
 
 class Logs(Protocol):
@@ -147,8 +149,11 @@ class Logs(Protocol):
     verdicts: VerdictLog
 
 
-def judge_decision(store: Logs, decision_id: str, safe: bool, origin: str = ORIGINS[0]) -> Verdict:
-    """Give a verdict on a decision of the history, in place of an earlier one of the same origin.
+def judge_decision(store: Logs, decision_id: str, safe: bool) -> Verdict:
+    """Give a person's verdict on a decision of the history, in place of an earlier one.
+
+    Its origin is audit if the decision was audited, else artist: nobody can make a verdict that they volunteered one of
+    those that were drawn by chance.
 
     Raises LookupError if there is no such decision, ValueError if it reused nothing, and OSError.
     """
@@ -157,7 +162,7 @@ def judge_decision(store: Logs, decision_id: str, safe: bool, origin: str = ORIG
         raise LookupError("this decision is not in the history any more")
     if record.decision != Decision.HIT.value or None in (record.request_id, record.donor):
         raise ValueError("only a hit can be judged: this run reused nothing")
-    earlier = store.verdicts.by_decision(origin).get(decision_id)
+    earlier = store.verdicts.by_decision().get(decision_id)
     if earlier is not None and earlier.safe == safe:
         return earlier
     verdict = Verdict(
@@ -166,7 +171,7 @@ def judge_decision(store: Logs, decision_id: str, safe: bool, origin: str = ORIG
         target=record.request_id,
         donor=record.donor,
         safe=safe,
-        origin=origin,
+        origin=AUDIT if record.audit else ARTIST,
         kind=None,
         family=None,
         similarity=record.similarity or 0.0,
@@ -181,10 +186,10 @@ def judge_decision(store: Logs, decision_id: str, safe: bool, origin: str = ORIG
     return verdict
 
 
-def withdraw_verdict(store: Logs, decision_id: str, origin: str = ORIGINS[0]) -> bool:
-    """Take back the verdict on a decision, which need not be in the history any more. Returns whether there was one.
+def withdraw_verdict(store: Logs, decision_id: str) -> bool:
+    """Take back a person's verdict on a decision, which need not be in the history any more. Returns whether it stood.
 
     Raises OSError.
     """
-    verdict = store.verdicts.by_decision(origin).get(decision_id)
+    verdict = store.verdicts.by_decision().get(decision_id)
     return verdict is not None and store.verdicts.undo(verdict.id)

@@ -110,6 +110,16 @@ class TinyHost:
         run = ComfyRun(options or self.options(), root)
         return call(run.attach(model or self.model)), run
 
+    def sampler_call(self, call: Call, model: Any = None) -> Any:
+        """The same call as what follows a run of the Reuse Sampler gets it."""
+        from carnator_core.hosts.comfy_side_run import SamplerCall
+
+        latent = torch.zeros(1, 16, *call.size) if call.latent is None else call.latent
+        return SamplerCall(
+            model or self.model, call.seed, call.steps, call.cfg, call.sampler, call.scheduler, call.positive,
+            call.negative, {"samples": latent}, call.denoise,
+        )  # fmt: skip
+
 
 def relative(found: torch.Tensor, expected: torch.Tensor) -> float:
     """Norm of the difference relative to the norm of what is expected."""

@@ -91,6 +91,27 @@ def test_the_second_run_is_a_hit_with_a_mask_a_picture_and_a_status(node, tiny, 
     assert (tmp_path / "temp" / picture["subfolder"] / picture["filename"]).stat().st_size > 100
 
 
+def test_an_audited_hit_keeps_its_latent_and_leaves_a_donor_and_two_pictures(node, tiny, tmp_path: Path) -> None:
+    options = pack_module("carnator_core.options")
+    chosen = {"gate": options.GateOptions(*[1e3] * 5), "probe": options.ProbeOptions(min_text_similarity=-1.0)}
+    chosen |= {"region_threshold": 0.135, "max_region_percent": 100.0, "hold_threshold": 0.0}
+    call = tiny.call.but(size=(3, 16, 16))
+    near = call.but(positive=tiny.near(call.positive, 0.2))
+    _, report, _ = outputs(execute(node, tiny, call, audit_percent=100.0, **chosen))
+    assert report["decision"] == "miss" and not report["audit"] and report["audit_note"] is None
+    latent, report, _ = outputs(execute(node, tiny, near, **chosen))
+    assert report["decision"] == "hit" and not report["audit"] and len(entries(tmp_path)) == 1
+    _, report, _ = outputs(execute(node, tiny, near, reuse=False, audit_percent=100.0, **chosen))
+    assert report["decision"] == "off" and not report["audit"] and len(entries(tmp_path)) == 1
+    same, report, _ = outputs(execute(node, tiny, near, audit_percent=100.0, **chosen))
+    assert torch.equal(same, latent) and report["audit"] and report["donor"]["id"] != report["request_id"]
+    assert report["request_id"] in [entry.name for entry in entries(tmp_path)] and report["entry_id"] is None
+    history = pack_module("carnator_core.store.history").History(entries(tmp_path)[0].parents[1])
+    record = history.find(report["decision_id"])
+    assert record.audit and record.dense_difference == report["dense_difference"]
+    assert history.picture(record.id) != history.dense_picture(record.id) is not None
+
+
 def test_without_a_linked_gate_a_new_model_is_learned_first(node, tiny) -> None:
     first, _, _ = outputs(execute(node, tiny, tiny.call))
     latent, report, _ = outputs(execute(node, tiny, tiny.call))
@@ -118,8 +139,8 @@ def test_with_a_clip_the_first_run_teaches_and_the_second_is_a_hit(node, tiny, f
     assert output.ui["text"][0].endswith(f"({report['scale_note']})") and torch.equal(first, call(tiny.model))
     latent, report, _ = outputs(execute(node, tiny, call, clip=clip))
     assert report["decision"] == "hit" and far(latent, first) < 2e-3
-    last = node.GET_SCHEMA().inputs[-1]
-    assert (last.id, last.optional) == ("clip", True), "saved workflows keep what they have by its place"
+    link = node.GET_SCHEMA().inputs[-2]
+    assert (link.id, link.optional) == ("clip", True), "saved workflows keep what they have by its place"
 
 
 def test_the_mask_of_a_partial_hit_lies_between_zero_and_one(node, tiny, tmp_path: Path) -> None:
@@ -177,6 +198,12 @@ def test_impossible_settings_are_a_clear_error(node, tiny, widgets: dict, named:
         execute(node, tiny, tiny.call, **widgets)
     with pytest.raises(ValueError, match=named):
         pack_module("nodes.apply").CarnatorApply.execute(tiny.model, True, **widgets)
+
+
+def test_the_share_of_audits_is_the_last_widget_and_may_be_missing(node) -> None:
+    """What comes behind it in a saved workflow would get its value."""
+    last = node.GET_SCHEMA().inputs[-1]
+    assert (last.id, last.default, last.min, last.max, last.optional) == ("audit_percent", 0.0, 0.0, 100.0, True)
 
 
 def test_every_input_of_every_node_has_a_tooltip_and_every_node_a_description(pack) -> None:

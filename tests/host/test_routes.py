@@ -116,7 +116,7 @@ def world(install, comfy, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
             if event.type == "progress" and not world.busy:
                 world.busy.append(world.ask("DELETE", f"{STORE}/entries/{donor['id']}"))
 
-        world.run(graphs, delete_donor, max_region_percent=60.0)
+        world.run(graphs, delete_donor, max_region_percent=60.0, audit_percent=100.0)
         world.run(graphs, sampler_name="ddpm")
         yield world
 
@@ -133,8 +133,20 @@ def test_every_run_leaves_a_record(world: World) -> None:
     assert set(hit) == {
         "id", "when", "decision", "reason_code", "reason", "status", "seconds", "seconds_saved", "donor", "request_id",
         "entry_id", "region_share", "decided_share", "discrepancies", "thresholds", "settings", "similarity", "work",
-        "picture", "verdict",
+        "picture", "verdict", "audit", "dense_picture", "dense_difference",
     }  # fmt: skip
+
+
+def test_an_audited_hit_has_a_picture_of_its_dense_run(world: World) -> None:
+    declined, hit, miss = world.decisions()
+    assert (hit["audit"], hit["dense_picture"], hit["dense_difference"]["inside"]) == (True, True, None)
+    assert 0 < hit["dense_difference"]["outside"] < 0.1, "its donor is its own dense run"
+    assert not any(run["audit"] or run["dense_picture"] or run["dense_difference"] for run in (declined, miss))
+    answer = world.ask("GET", f"{STORE}/decisions/{hit['id']}/dense")
+    assert answer.status == 200 and answer.headers["Content-Type"] == "image/jpeg"
+    (donor,) = world.ask("GET", f"{STORE}/entries").data["entries"]
+    assert answer.body == world.ask("GET", f"{STORE}/entries/{donor['id']}/picture").body
+    assert world.ask("GET", f"{STORE}/decisions/{miss['id']}/dense").status == 404
 
 
 def test_the_store_and_its_entry_are_listed(world: World) -> None:
@@ -147,8 +159,8 @@ def test_the_store_and_its_entry_are_listed(world: World) -> None:
 
 def test_pictures_are_small_jpegs_that_nobody_else_may_show(world: World) -> None:
     hit, (entry,) = world.decisions()[1], world.ask("GET", f"{STORE}/entries").data["entries"]
-    for path in (f"entries/{entry['id']}", f"decisions/{hit['id']}"):
-        answer = world.ask("GET", f"{STORE}/{path}/picture")
+    for path in (f"entries/{entry['id']}/picture", *(f"decisions/{hit['id']}/{of}" for of in ("picture", "dense"))):
+        answer = world.ask("GET", f"{STORE}/{path}")
         assert answer.status == 200 and answer.body.startswith(b"\xff\xd8\xff") and len(answer.body) < 65536
         assert answer.headers["Content-Type"] == "image/jpeg" and answer.headers["Cache-Control"].startswith("private")
         assert answer.headers["X-Content-Type-Options"] == "nosniff"
@@ -214,6 +226,7 @@ BAD_CALLS = [
     ("GET", "/carnator/stores/a%20b/entries", None),
     ("GET", "/carnator/stores/..%2f..%2fdefault/decisions", None),
     ("GET", f"{STORE}/decisions/{'a' * 65}/picture", None),
+    ("GET", f"{STORE}/decisions/hit.dense/dense", None),
     ("GET", f"{STORE}/entries?offset=-1", None),
     ("GET", f"{STORE}/entries?limit=1000000", None),
     ("GET", f"{STORE}/entries?limit=%D9%A3", None),

@@ -39,12 +39,7 @@ def taught(tiny, clip, tmp_path: Path):
         chosen = chosen or tiny.options(**{"gate": None, **options})
         with torch.inference_mode():
             result, one = tiny.reuse(root, call, model, chosen)
-            teacher = Teacher(
-                model or tiny.model, text_encoder, call.steps, call.cfg, call.sampler, call.scheduler, call.negative,
-                {"samples": torch.zeros(1, 16, *call.size) if call.latent is None else call.latent}, call.denoise,
-                shown.append,
-            )  # fmt: skip
-            teacher.teach(one)
+            Teacher(tiny.sampler_call(call, model), text_encoder, shown.append).teach(one)
         return result, one
 
     run.shown = shown = []
@@ -274,7 +269,7 @@ def test_a_failure_is_a_note_and_the_run_stands(
 def test_a_text_encoder_of_another_model_is_named(tiny, taught, tmp_path: Path, forwards) -> None:
     count = forwards()
     _, run = taught(tiny.call)  # its prompts have 16 tokens
-    assert "not learned from short probes: they differ from the request in: conditioning" in run.report.status()
+    assert "not learned from short probes: the call differs from the request in: conditioning" in run.report.status()
     assert len(count) == tiny.call.steps
 
 

@@ -23,6 +23,7 @@ from carnator_core.store.tensor_file import EntryError
 from support.logs import JPEG, a_record, cut
 from support.processes import in_another_process
 
+DENSE = ("dense_picture", "dense_difference")
 in_one_folder = settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
@@ -48,6 +49,32 @@ def test_a_record_comes_back_as_it_was(tmp_path: Path) -> None:
     assert History(tmp_path).read() == [replace(hit, picture=True), miss]
     assert history.find(miss.id) == miss and history.find("unknown") is None
     assert history.picture(hit.id) == JPEG and history.picture(miss.id) is None
+
+
+def test_an_audited_hit_has_two_pictures_and_what_lies_between_them(tmp_path: Path) -> None:
+    history, dense = History(tmp_path), JPEG + b" in full"
+    report = Report(decision=Decision.HIT, audit=True, dense_difference={"inside": 0.2, "outside": None})
+    record = Record.of(report.to_dict(), report.status(), 0.0)
+    assert record.audit and record.dense_difference == {"inside": 0.2, "outside": None} and not record.dense_picture
+    history.add(record, JPEG, dense)
+    history.add_later(a_record(id="hit"), JPEG)
+    history.add_later(a_record(id="bare"), b"no picture", dense)
+    audited, plain, bare = History(tmp_path).read()
+    assert audited == replace(record, picture=True, dense_picture=True)
+    assert (history.picture(record.id), history.dense_picture(record.id)) == (JPEG, dense)
+    assert (plain.audit, plain.dense_picture, plain.dense_difference) == (False, False, None)
+    assert history.dense_picture("hit") is None
+    assert (bare.picture, bare.dense_picture) == (False, True)
+
+
+def test_a_line_of_before_there_were_audits_is_read(tmp_path: Path) -> None:
+    record = a_record()
+    old = {name: value for name, value in asdict(record).items() if name not in ("audit", *DENSE)}
+    (tmp_path / module.FILE).write_text(json.dumps(old) + "\n")
+    assert History(tmp_path).read() == [record]
+    for name in ("audit", *DENSE):
+        (tmp_path / module.FILE).write_text(json.dumps({**old, name: "yes"}) + "\n")
+        assert History(tmp_path).read() == []
 
 
 def test_a_record_holds_what_people_ask_for() -> None:
@@ -107,13 +134,16 @@ def test_the_last_ones_are_kept_with_their_pictures(few, tmp_path: Path, count: 
     history, added = History(tmp_path), []
     for number in range(count):
         added.append(f"n{number}")
-        history.add(a_record(id=added[-1]), JPEG if number % 2 else None)
+        history.add(a_record(id=added[-1]), JPEG if number % 2 else None, JPEG if number % 3 else None)
         assert ids(history) == added[-4:]
     with_picture = [name for name in added[-4:] if int(name[1:]) % 2]
-    assert set(with_picture) <= pictures(tmp_path) and len(pictures(tmp_path)) <= 6
+    with_dense = [name for name in added[-4:] if int(name[1:]) % 3]
+    kept = {*with_picture, *(f"{name}.dense" for name in with_dense)}
+    assert kept <= pictures(tmp_path) and {name.split(".")[0] for name in pictures(tmp_path)} <= set(added[-6:])
     assert len((tmp_path / module.FILE).read_bytes().splitlines()) <= 6
-    for name in with_picture:
-        assert history.picture(name) == JPEG
+    for name in added[-4:]:
+        assert (history.picture(name) is not None) == (name in with_picture)
+        assert (history.dense_picture(name) is not None) == (name in with_dense)
 
 
 @given(count=st.integers(1, 5), where=st.floats(0, 1))
@@ -175,8 +205,9 @@ def test_a_picture_that_cannot_be_written_costs_no_record(tmp_path: Path, caplog
 
 @pytest.mark.parametrize("name", ["..", "../x", "a/b", "a\\b", "", "a" * 65, "x.jpg"])
 def test_no_id_leads_out_of_the_folder(tmp_path: Path, name: str) -> None:
-    with pytest.raises(EntryError):
-        History(tmp_path).picture(name)
+    for read in (History(tmp_path).picture, History(tmp_path).dense_picture):
+        with pytest.raises(EntryError):
+            read(name)
 
 
 def test_a_record_added_in_the_background_is_read_at_once(tmp_path: Path) -> None:

@@ -278,10 +278,11 @@ def test_what_is_no_store_is_not_listed(stores: Stores, root: Path) -> None:
     assert [store["name"] for store in stores.all()["stores"]] == ["good"]
 
 
-def test_decisions_come_newest_first_with_the_verdict_of_the_artist(stores: Stores, root: Path) -> None:
+def test_decisions_come_newest_first_with_the_verdict_of_a_person(stores: Stores, root: Path) -> None:
     history = History(root / "mine")
     for number in range(5):
-        history.add(a_record(id=f"n{number}"), JPEG)
+        audited = number == 2
+        history.add(a_record(id=f"n{number}", audit=audited), JPEG, PICTURE if audited else None)
     first = stores.judge("mine", "n3", safe=True)
     assert first["verdict"] == "safe"
     assert stores.judge("mine", "n3", safe=False)["id"] != first["id"]
@@ -289,7 +290,12 @@ def test_decisions_come_newest_first_with_the_verdict_of_the_artist(stores: Stor
     assert page["total"] == 5
     assert [(found["id"], found["verdict"]) for found in page["decisions"]] == [("n3", "unsafe"), ("n2", None)]
     json.dumps(page, allow_nan=False)
-    assert stores.hit_picture("mine", "n3") == JPEG
+    assert stores.hit_picture("mine", "n3") == JPEG and stores.dense_picture("mine", "n2") == PICTURE
+    assert [found["dense_picture"] for found in page["decisions"]] == [False, True]
+    with pytest.raises(NotThere):
+        stores.dense_picture("mine", "n3")
+    stores.judge("mine", "n2", safe=True)
+    assert stores.decisions("mine", 2, 1)["decisions"][0]["verdict"] == "safe", "on an audit too"
     assert stores.withdraw("mine", "n3") == stores.withdraw("mine", "n3") == {"verdict": None}
     assert stores.decisions("mine", 1, 1)["decisions"][0]["verdict"] is None
     with pytest.raises(NotThere):

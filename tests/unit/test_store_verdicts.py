@@ -238,8 +238,21 @@ def test_another_verdict_replaces_the_first_and_the_same_one_changes_nothing(sto
     assert judge_decision(store, "hit", safe=True) == first
     second = judge_decision(store, "hit", safe=False)
     assert store.verdicts.read() == [second]
-    audit = judge_decision(store, "hit", safe=True, origin="audit")
-    assert store.verdicts.read() == [second, audit], "others keep their own"
+    scorer = a_verdict("scorer", decision="hit", origin="scorer")
+    store.verdicts.add(scorer)
+    third = judge_decision(store, "hit", safe=True)
+    assert store.verdicts.read() == [scorer, third], "a scorer keeps its own"
+    assert withdraw_verdict(store, "hit") and store.verdicts.read() == [scorer]
+
+
+def test_the_record_tells_whether_a_verdict_is_on_an_audit(store: Store) -> None:
+    store.history.add(a_record(id="audited", audit=True))
+    volunteered, first = (judge_decision(store, name, safe=True) for name in ("hit", "audited"))
+    assert (volunteered.origin, first.origin) == ("artist", "audit")
+    changed = judge_decision(store, "audited", safe=False)
+    assert changed.origin == "audit" and store.verdicts.read() == [volunteered, changed]
+    assert store.verdicts.by_decision() == {"hit": volunteered, "audited": changed}
+    assert withdraw_verdict(store, "audited") and store.verdicts.read() == [volunteered]
 
 
 def test_a_verdict_can_be_taken_back_once(store: Store) -> None:

@@ -27,10 +27,10 @@ from carnator_core.scale import (
     pairs_known,
     setting_of,
 )
-from carnator_core.session import Session
+from carnator_core.session import DenseSession, Session
 from carnator_core.store import scales as files
 from carnator_core.store.folder import Store
-from carnator_core.teaching import PROMPTS, ProbeSession, is_wanted, learn, seeds
+from carnator_core.teaching import PROMPTS, is_wanted, learn, seeds
 from support.damage import overwritten
 from support.fake_host import FakeHost
 from support.processes import end_at, in_another_process
@@ -76,12 +76,12 @@ def run(host: FakeHost, root: Path, text: torch.Tensor, chosen: Options = LEARNI
     return one
 
 
-def probes(store: Store, host: FakeHost, texts: list[torch.Tensor], chosen: Options = LEARNING) -> list[ProbeSession]:
+def probes(store: Store, host: FakeHost, texts: list[torch.Tensor], chosen: Options = LEARNING) -> list[DenseSession]:
     """One probe for each text, each with a seed of its own; they run on beyond their end without a commit."""
     found = []
     for number, text in enumerate(texts):
         other = replace(host, seed=1000 + number)
-        found.append(ProbeSession(other.request(text), chosen, store))
+        found.append(DenseSession(other.request(text), chosen, store))
         other.run(found[-1], text, seconds=None)
     return found
 
@@ -286,7 +286,7 @@ def test_a_probe_reads_no_donor_and_decides_nothing(tmp_path: Path) -> None:
     host, store = FakeHost(), Store(tmp_path, StoreOptions())
     by_hand = Options(gate=GateOptions(1e3, 1e3, 1e3, 1e3, 1e3))
     run(host, tmp_path, PROMPT, by_hand)
-    probe = ProbeSession(host.request(PROMPT), by_hand, store)
+    probe = DenseSession(host.request(PROMPT), by_hand, store)
     assert torch.equal(host.run(probe, PROMPT, seconds=None), host.dense(PROMPT))
     assert probe.report.decision is Decision.MISS and probe.signature is not None
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -11,12 +13,13 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from carnator_core.store.history import History
+from carnator_core.store.verdicts import VerdictLog
 from scripts.testbed.bootstrap import Install
 from scripts.testbed.browser import Editor, editor
 from scripts.testbed.server import ComfyServer
 from support.browser import screenshot
 from support.disks import fill_up, small_disk
-from support.stores import a_record, make_store, store_folder
+from support.stores import a_record, make_store, picture, store_folder
 
 MANY = 1000
 MOST_ROWS = 40
@@ -163,6 +166,31 @@ def test_what_another_window_has_deleted_is_told_and_the_list_is_fresh(
         page.press("refresh")
         expect(page.panel.locator('[data-id="e4"] [data-action="pin"]')).to_have_attribute("aria-pressed", "true")
         assert other.errors == []
+
+
+def test_an_audited_hit_is_shown_beside_what_it_is_in_full_and_its_verdict_is_an_audit(
+    page: Editor, stores: ComfyServer, artifacts: Path
+) -> None:
+    folder = store_folder(stores.base.user, "few")
+    History(folder).add(replace(a_record("audited", "hit", time.time()), audit=True), picture(1), picture(2))
+    page.open_panel("few")
+    page.press("tab decisions")
+    page.press("refresh")
+    card = page.panel.locator('[data-id="audited"]')
+    expect(card.locator("figure")).to_have_count(3)
+    expect(card.locator("figcaption")).to_have_text(["This video", "Computed in full", "Donor"])
+    for number, name in ((0, "picture"), (1, "dense")):
+        image = card.locator("figure").nth(number).locator("img")
+        expect(image).to_have_attribute("src", re.compile(f"/few/decisions/audited/{name}$"))
+        image.evaluate("(image) => image.decode()")
+    screenshot(page.page, artifacts, "audited")
+    card.locator('[data-action="unsafe"]').click()
+    expect(card).to_contain_text("You said: lost something.")
+    (verdict,) = VerdictLog(folder).by_decision().values()
+    assert (verdict.decision, verdict.origin, verdict.word) == ("audited", "audit", "unsafe")
+    card.locator('[data-action="undo"]').click()
+    expect(card.locator('[data-action="safe"]')).to_be_visible()
+    expect(page.panel.locator('[data-id="d228"] figure')).to_have_count(2)
 
 
 def test_texts_of_the_server_never_become_markup(page: Editor, stores: ComfyServer) -> None:

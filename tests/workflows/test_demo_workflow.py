@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 
 from carnator_core.options import ReuseOptions
 from scripts.graphs import OURS, SAVED_LATENT, STOCK, WORKFLOW, DemoGraph, only_node, without_video
+from scripts.testbed.client import Event
 from scripts.testbed.server import ComfyServer
 from scripts.testbed.workflow import load_workflow
 
@@ -115,3 +116,36 @@ def test_a_hit_tells_its_phases_and_shows_a_preview_at_every_step(server: ComfyS
     report = replayed.outputs[graphs.sampler]["carnator"][0]
     assert report["decision"] == "hit" and report["steps"]["replay"] > 0, report
     assert replayed.previews == steps + 1
+
+
+def test_an_audit_tells_its_steps_and_an_interrupt_of_it_goes_on_with_the_hit(
+    server: ComfyServer, graphs: DemoGraph
+) -> None:
+    steps = 40
+    graph = graphs.ours(PROMPT, steps=steps)
+    graph[only_node(graph, "CarnatorCacheStore")]["inputs"]["name"] = "audit-test"
+    graph[only_node(graph, "EmptyHunyuanLatentVideo")]["inputs"] |= {"width": 64, "height": 64, "length": 9}
+    stock, _ = latent_of(server, graph)
+    inputs, interrupted = graph[graphs.sampler]["inputs"], []
+
+    def interrupt(event: Event) -> None:
+        if event.type == "text" and event.data["text"].startswith("audit ") and not interrupted:
+            interrupted.append(event)
+            server.interrupt()
+
+    inputs |= {"audit_percent": 100.0, "max_region_percent": 59.0}
+    result = server.run(without_video(graph), interrupt)
+    shown = result.outputs[graphs.sampler]
+    assert shown["carnator"][0]["decision"] == "hit" and shown["text"][0].endswith("(not audited: interrupted)")
+    assert len([text for text in result.texts(graphs.sampler) if text.startswith("audit ")]) < steps
+    hit = load_file(server.base.file(result.outputs[SAVED_LATENT]["latents"][0]))["latent_tensor"]
+    assert float((hit - stock).norm() / stock.norm()) < 2e-3
+
+    inputs["max_region_percent"] = 58.0
+    result = server.run(without_video(graph))
+    report = result.outputs[graphs.sampler]["carnator"][0]
+    assert report["audit"] and report["audit_note"] in result.outputs[graphs.sampler]["text"][0]
+    audit = f"audit (step {{}} of {steps}): the hit again, in full; an interrupt keeps the hit"
+    told = [text for text in result.texts(graphs.sampler) if text.startswith("audit")]
+    assert told == [audit.format(step) for step in range(1, steps + 1)]
+    assert result.previews == steps + 1, "those of the hit, and its heat map"

@@ -106,6 +106,7 @@ export class DecisionsView {
       "div",
       { class: "carnator-pair" },
       figure(record.picture && server.decisionPicture(store, record.id), text("thisVideo"), text("noPicture")),
+      record.dense_picture ? figure(server.densePicture(store, record.id), text("inFull"), text("noPicture")) : null,
       figure(donor && server.entryPicture(store, donor), text("donorVideo"), text("donorGone")),
     )
   }

@@ -68,3 +68,4 @@ export const unjudge = (store, id) => ask(`${decision(store, id)}/verdict`, "DEL
 
 export const entryPicture = (store, id) => api.apiURL(`${entry(store, id)}/picture`)
 export const decisionPicture = (store, id) => api.apiURL(`${decision(store, id)}/picture`)
+export const densePicture = (store, id) => api.apiURL(`${decision(store, id)}/dense`)

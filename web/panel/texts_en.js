@@ -47,6 +47,7 @@ export const english = {
   state: "state",
 
   thisVideo: "This video",
+  inFull: "Computed in full",
   donorVideo: "Donor",
   noPicture: "No picture",
   donorGone: "No longer stored",

@@ -47,6 +47,7 @@ export const chinese = {
   state: "状态",
 
   thisVideo: "此视频",
+  inFull: "完整计算",
   donorVideo: "来源",
   noPicture: "没有图片",
   donorGone: "已不在存储中",
