@@ -1,6 +1,6 @@
 """Writes the files that follow from the nodes: workflows for official models, their API forms for the tests, their
-pictures, and the English texts in locales/en. With --media: the README's pictures of the panel and of a hit instead;
-with --help-pictures: those in the help of the nodes.
+pictures, and the English texts in locales/en. With --media: the pictures of the panel, of a hit and of the way to a
+first one instead; with --help-pictures: those in the help of the nodes.
 
 The node descriptions come from a real server, so this has to run again when a node gets another input or text. A
 picture is the workflow as ComfyUI's editor shows it; it needs a Chromium on this machine.
@@ -28,7 +28,7 @@ MEDIA, HELP = ROOT / "docs" / "media", ROOT / "web" / "docs" / "pictures"
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--no-pictures", action="store_true", help="leave the pictures as they are")
-    parser.add_argument("--media", action="store_true", help="only write docs/media/panel.jpg, hit.jpg and hit.webp")
+    parser.add_argument("--media", action="store_true", help="only write panel, hit and first_hit_* in docs/media")
     parser.add_argument("--help-pictures", action="store_true", help="only write web/docs/pictures")
     add_arguments(parser)
     options = parser.parse_args()
@@ -69,11 +69,15 @@ def write_sessions(install: Install, media: bool, help_pictures: bool) -> None:
     """Pictures of sessions in the current front end, each on a server with an empty store."""
     from scripts.testbed.environment import Environment
     from scripts.testbed.server import ComfyServer
+    from scripts.workflow_job.first_hit import write_first_hit
     from scripts.workflow_job.help_pictures import write_help_pictures
     from scripts.workflow_job.media import write_media
 
     arguments = ("--front-end-root", str(Environment().frontend))
-    for wanted, job, folder in ((media, write_media, MEDIA), (help_pictures, write_help_pictures, HELP)):
+    jobs = (
+        (media, write_first_hit, MEDIA), (media, write_media, MEDIA), (help_pictures, write_help_pictures, HELP)
+    )  # fmt: skip
+    for wanted, job, folder in jobs:
         if wanted:
             with tempfile.TemporaryDirectory() as base, ComfyServer(install, Path(base), arguments=arguments) as server:
                 job(server, folder)

@@ -1,6 +1,7 @@
-/** Carnator in the editor: a status on its nodes and a panel in the sidebar. For display only. */
+/** Carnator in the editor: a status on its nodes, a panel in the sidebar, and ways to put its nodes into a graph. */
 
 import { app } from "../../scripts/app.js"
+import { COMMANDS, extendMenu, menuItems, toolbox } from "./panel/first_hit.js"
 import { NodeStatus } from "./panel/node_status.js"
 import { Panel } from "./panel/panel.js"
 import { text } from "./panel/texts.js"
@@ -27,6 +28,12 @@ function openPanel() {
 
 app.registerExtension({
   name: "comfyuicarnator.panel",
+  commands: COMMANDS,
+  getNodeMenuItems: menuItems,
+  getSelectionToolboxCommands: toolbox,
+  beforeRegisterNodeDef(nodeType) {
+    if (!app.collectNodeMenuItems) extendMenu(nodeType)
+  },
   setup() {
     status = new NodeStatus(openPanel)
     app.extensionManager.registerSidebarTab({

@@ -21,6 +21,19 @@ FLAGS = [
 RUN_BUTTON = '[data-testid="queue-button"]'
 PANEL_BUTTON = 'button[aria-label^="Carnator"]'
 
+VIEW = """([left, top, scale]) => {
+    const view = window.app.canvas.ds;
+    view.scale = scale;
+    view.offset = [left / scale, top / scale];
+    window.app.canvas.setDirty(true, true);
+}"""
+TITLE_OF_NODE = """(id) => {
+    const node = window.app.graph.getNodeById(Number(id));
+    const { left, top } = window.app.canvas.canvas.getBoundingClientRect();
+    const [x, y] = window.app.canvas.ds.convertOffsetToCanvas([node.pos[0] + 100, node.pos[1] - 14]);
+    return [left + x, top + y];
+}"""
+
 
 def chromium_path() -> str | None:
     return next(filter(None, map(shutil.which, NAMES)), None)
@@ -46,7 +59,9 @@ class Editor:
         # Events of the run to come, kept where the test can read them.
         self.page.evaluate(
             """() => {
+                const known = window.carnatorEvents !== undefined;
                 window.carnatorEvents = [];
+                if (known) return;
                 const keep = (event) => window.carnatorEvents.push([event.type, event.detail]);
                 for (const type of ["execution_success", "execution_error", "execution_interrupted"])
                     window.app.api.addEventListener(type, keep);
@@ -86,6 +101,17 @@ class Editor:
         return self.page.evaluate(
             "(start) => String(window.app.graph._nodes.find((node) => node.title.startsWith(start)).id)", title
         )
+
+    # -- the menu of a node ----------------------------------------------------------------------------------------
+
+    def view(self, left: float, top: float, scale: float) -> None:
+        """Puts the graph's origin at this place of the window, in pixels."""
+        self.page.evaluate(VIEW, [left, top, scale])
+        self.page.wait_for_timeout(500)  # texts and toolboxes follow the canvas some frames later
+
+    def open_menu(self, node: str) -> None:
+        """Right-clicks a node's title, where it is in the window."""
+        self.page.mouse.click(*self.page.evaluate(TITLE_OF_NODE, node), button="right")
 
     # -- our panel -------------------------------------------------------------------------------------------------
 

@@ -10,7 +10,8 @@ from typing import Any
 
 from PIL import Image, ImageChops
 
-from scripts.demo_job.series import SERIES
+from demo.grammar import prompt
+from scripts.demo_job.series import BASE, SERIES
 from scripts.graphs import OURS, WORKFLOW
 from scripts.testbed.browser import RUN_BUTTON, Editor, chromium, editor
 from scripts.testbed.console import say
@@ -29,15 +30,8 @@ SETTINGS = {
     "Comfy.Sidebar.Size": "small",
 }
 HIDDEN = ".p-toast, .p-dialog-mask, .lg-node-help { display: none !important }"
-CHANGED = (1, 3)  # requests of the demo's series: other words, another size
-
-# Shows prompt, sampler and video beside the panel.
-VIEW = """([left, top, scale]) => {
-    const view = window.app.canvas.ds;
-    view.scale = scale;
-    view.offset = [left / scale, top / scale];
-    window.app.canvas.setDirty(true, true);
-}"""
+# Other words, then another colour. This model shows a small cube twice with this seed, with the stock sampler as well.
+CHANGED = (SERIES[1].prompt, prompt(BASE.changed(colour="purple")))
 
 
 def write_media(server: ComfyServer, folder: Path) -> None:
@@ -51,39 +45,39 @@ def write_media(server: ComfyServer, folder: Path) -> None:
         page.open_panel()
         frames = list(_session(page))
         page.page.wait_for_timeout(4000)  # the donor's entry and its picture are written
-        _save(_shot(page), folder / "panel.jpg")
-        _save(_node(page), folder / "hit.jpg")
+        save(shot(page), folder / "panel.jpg")
+        save(_node(page), folder / "hit.jpg")
     _film(frames, folder / "hit.webp")
 
 
 def _session(page: Editor) -> Iterator[tuple[Image.Image, int]]:
     """The pictures of the film with their milliseconds: a first run, unseen, then runs with a few words changed."""
-    page.page.evaluate(VIEW, [88, 100, 0.9])
+    page.view(88, 100, 0.9)  # prompt, sampler and video beside the panel
     page.run(timeout=600)
-    for number in CHANGED:
-        yield _shot(page), PAUSE_MS
-        page.set_widget(page.node_titled("Prompt"), "text", SERIES[number].prompt)
+    for changed in CHANGED:
+        yield shot(page), PAUSE_MS
+        page.set_widget(page.node_titled("Prompt"), "text", changed)
         page.page.wait_for_timeout(200)
-        yield _shot(page), PAUSE_MS
+        yield shot(page), PAUSE_MS
         page.page.click(RUN_BUTTON)
         while not page.page.evaluate("() => window.carnatorEvents.length"):
-            yield _shot(page), FRAME_MS
+            yield shot(page), FRAME_MS
         kind, detail = page.page.evaluate("() => window.carnatorEvents.shift()")
         assert kind == "execution_success", detail
         page.page.wait_for_timeout(1000)
-        yield _shot(page), LAST_MS
+        yield shot(page), LAST_MS
 
 
-def _shot(page: Editor, **options: Any) -> Image.Image:
+def shot(page: Editor, **options: Any) -> Image.Image:
     return Image.open(io.BytesIO(page.page.screenshot(**options))).convert("RGB")
 
 
 def _node(page: Editor) -> Image.Image:
     """Our sampler after the hit: its status and where it was computed."""
-    return _shot(page, clip=page.page.locator(f'[data-node-id="{page.node_id(OURS)}"]').bounding_box())
+    return shot(page, clip=page.page.locator(f'[data-node-id="{page.node_id(OURS)}"]').bounding_box())
 
 
-def _save(picture: Image.Image, path: Path) -> None:
+def save(picture: Image.Image, path: Path) -> None:
     picture.save(path, quality=88)
     say(f"{path.name}: {path.stat().st_size // 1000} kB")
 

@@ -12,6 +12,9 @@ from playwright.sync_api import Page
 from scripts.testbed.browser import chromium_path
 from scripts.testbed.environment import Environment
 
+# Fixtures of the servers with either front end, and how nodes are drawn.
+CASES = [("server", "canvas"), ("server", "vue"), ("current_server", "canvas"), ("current_server", "vue")]
+
 
 def find_chromium() -> str:
     """The path of a Chromium. Without one a test is skipped, in CI it fails."""

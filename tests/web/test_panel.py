@@ -14,12 +14,11 @@ from playwright.sync_api import Browser, Locator, expect
 from scripts.graphs import OURS, WORKFLOW
 from scripts.testbed.browser import Editor, editor
 from scripts.testbed.server import ComfyServer
-from support.browser import screenshot
+from support.browser import CASES, screenshot
 
 PROMPT = "Prompt"  # how the title of the node begins
 SMALL = {"width": 128, "height": 128, "length": 9}
 FAMILIES = ("representation", "residual", "dynamics", "state")
-CASES = [("server", "canvas"), ("server", "vue"), ("current_server", "canvas"), ("current_server", "vue")]
 
 ADD_REPORT = """(sampler) => {
     const report = window.LiteGraph.createNode("CarnatorReport");

@@ -6,9 +6,9 @@
  */
 
 import { api } from "../../../scripts/api.js"
-import { app } from "../../../scripts/app.js"
 import { badge } from "./decisions_view.js"
 import { element, styles } from "./dom.js"
+import { find, nodesOf, rootGraph } from "./graphs.js"
 import { takeApart } from "./status_text.js"
 import { text } from "./texts.js"
 
@@ -68,28 +68,6 @@ export class NodeStatus {
     const [width, height] = node.computeSize()
     node.setSize([Math.max(width, node.size[0]), Math.max(height, node.size[1])])
     node.setDirtyCanvas(true, true)
-  }
-}
-
-function rootGraph() {
-  return app.rootGraph ?? app.graph
-}
-
-/** The node of an execution id, "5" or "12:5" for node 5 in the subgraph of node 12. */
-function find(executionId) {
-  let graph = rootGraph()
-  let node = null
-  for (const id of executionId.split(":")) {
-    node = graph?.getNodeById(Number(id)) ?? graph?.getNodeById(id)
-    graph = node?.subgraph
-  }
-  return node
-}
-
-function* nodesOf(graph) {
-  for (const node of graph?.nodes ?? []) {
-    yield node
-    if (node.subgraph) yield* nodesOf(node.subgraph)
   }
 }
 
