@@ -16,7 +16,6 @@ from typing import Any
 import torch
 
 from .. import teaching
-from ..reasons import Reason
 from ..scale import FREE_FIELDS, PAIRS_NEEDED
 from ..session import DenseSession
 from ..store.registry import open_store
@@ -43,8 +42,9 @@ class ProbeRun(SideRun):
         """Called once the probe is over or has failed: there is no more to learn."""
         raise SamplingEnded
 
-    def _own_failure(self, error: Exception) -> Reason | None:
+    def _ran_out_of_memory(self, error: Exception) -> bool:
         """A probe that fails is not done again."""
+        return False
 
     def result(self) -> DenseSession:
         """The session, with its Early Signature. Raises ValueError if the probe did not come to its end."""

@@ -26,6 +26,18 @@ SMALL = {"width": 128, "height": 128, "length": 9}
 OTHER_WORDS = "a big blue cube drifts left over a city in fog"
 STEPS = {"canvas": 10, "vue": 12}  # both share a server, and a setting is learned once
 
+# Shows the sampler's cfg on the node of its subgraph: by its id, or by an input of the subgraph.
+SHOW_CFG = """(id) => {
+    const host = window.app.graph._nodes.find((node) => node.subgraph);
+    if ("proxyWidgets" in host.properties) host.properties.proxyWidgets = [[id, "cfg"]];
+    else {
+        const node = host.subgraph.getNodeById(Number(id));
+        const input = node.inputs.find((slot) => slot.name === "cfg");
+        host.subgraph.addInput("cfg", "FLOAT").connect(input, node);
+    }
+}"""
+SHOWN = """() => window.app.graph._nodes.find((node) => node.subgraph).widgets
+    .map(({ name, value }) => [name, value])"""
 EXECUTE = "(command) => window.app.extensionManager.command.execute(command)"
 SETTLE_MS = 800  # front ends write down what changed a moment later
 
@@ -169,10 +181,13 @@ def test_a_sampler_in_a_subgraph_keeps_what_feeds_it_and_what_reads_it(stock: St
         [STOCK, "CLIPTextEncode"] if prompts_too else [STOCK],
     )
     page.page.wait_for_timeout(SETTLE_MS)
-    graph = queued(page)
+    page.page.evaluate(SHOW_CFG, sampler)
+    graph, shown = queued(page), page.page.evaluate(SHOWN)
+    assert any(name.endswith("cfg") and value == 5 for name, value in shown)
     old = next(node for node in graph if node.endswith(f":{sampler}"))
     stock.command("ReuseInWorkflow")
     after = queued(page)
+    assert [value for _, value in page.page.evaluate(SHOWN)] == [value for _, value in shown]
     made = next(node for node, content in after.items() if content["class_type"] == OURS)
     assert made.split(":")[0] == old.split(":")[0]
     clip = after[made]["inputs"].pop("clip", None)

@@ -144,8 +144,18 @@ function replace(node, type) {
     if (reader) made.connect(0, reader, link.target_slot, link.parentId)
     else graph.outputs[link.target_slot].connect(made.outputs[0], made, link.parentId)
   }
+  moveShown(node, made)
   graph.remove(node)
   return made
+}
+
+/** Some front ends keep by the node's id which of its widgets stand on the subgraph's own node. */
+function moveShown(node, made) {
+  for (const host of nodesOf(rootGraph())) {
+    const shown = host.properties?.proxyWidgets
+    if (host.subgraph !== node.graph || !Array.isArray(shown)) continue
+    host.properties.proxyWidgets = shown.map(([id, ...rest]) => [String(id) === String(node.id) ? String(made.id) : id, ...rest])
+  }
 }
 
 // -- Apply before a sampler -------------------------------------------------------------------------------------------
