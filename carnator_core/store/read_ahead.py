@@ -64,8 +64,11 @@ class ReadAhead:
     def expect(self, step: int, conditional: bool) -> None:
         """Begin to make ready what a step will need: the guided x0, and the conditional one if asked for."""
         for name in (guided_name(step), conditional_name(step)) if conditional else (guided_name(step),):
-            if name not in self._pending:
-                self._pending[name] = self._worker.submit(self._ready, name)
+            self._begin(name)
+
+    def _begin(self, name: str) -> None:
+        if name not in self._pending:
+            self._pending[name] = self._worker.submit(self._ready, name)
 
     def _ready(self, name: str) -> torch.Tensor:
         tensor = self._kept.pop(name, None)
@@ -73,13 +76,15 @@ class ReadAhead:
 
     def guided(self, step: int) -> torch.Tensor:
         """[C, T, H, W] float16 after guidance. Each step is given out once."""
-        self.expect(step, conditional=False)
-        return self._pending.pop(guided_name(step)).result()
+        return self._give_out(guided_name(step))
 
     def conditional(self, step: int) -> torch.Tensor:
         """[C, T, H, W] float16 of the conditional branch, at a check step. Each step is given out once."""
-        self.expect(step, conditional=True)
-        return self._pending.pop(conditional_name(step)).result()
+        return self._give_out(conditional_name(step))
+
+    def _give_out(self, name: str) -> torch.Tensor:
+        self._begin(name)
+        return self._pending.pop(name).result()
 
     def close(self) -> None:
         """Stop reading and let go of the file and of what was kept."""

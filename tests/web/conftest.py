@@ -1,4 +1,4 @@
-"""One browser for all web tests of a process, and a server with a newer front end."""
+"""A browser for each file of web tests, and a server with a newer front end."""
 
 from __future__ import annotations
 
@@ -16,9 +16,12 @@ from support.browser import find_chromium, find_current_frontend
 expect.set_options(timeout=20_000)  # machines of CI are busy
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """Ask for it before a server, so that a machine without a browser skips at once."""
+    """Ask for it before a server, so that a machine without a browser skips at once.
+
+    Not one for the whole session: while it is open an event loop runs, and tests of other groups start their own.
+    """
     with chromium(find_chromium()) as found:
         yield found
 
