@@ -6,8 +6,9 @@ import time
 from comfy_api.latest import io, ui
 
 from ..carnator_core.options import StoreOptions
+from .inputs import store_input
 from .status import show_status
-from .types import CATEGORY, StoreLink
+from .types import CATEGORY
 
 
 class CarnatorCalibrate(io.ComfyNode):
@@ -20,7 +21,7 @@ class CarnatorCalibrate(io.ComfyNode):
             description="Makes a certificate of what people said about finished hits: a bound on how many accepted "
             "hits are unsafe. A Compatibility Gate in its mode certified then decides by it.",
             inputs=[
-                StoreLink.Input("store", optional=True, tooltip="Cache Store; without it the store 'default'."),
+                store_input(),
                 io.Float.Input(
                     "delta_percent",
                     default=5.0,

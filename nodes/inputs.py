@@ -214,6 +214,11 @@ def _advanced(item: Any) -> Any:
     return item
 
 
+def store_input() -> Any:
+    """Of nodes that work on a store itself."""
+    return StoreLink.Input("store", optional=True, tooltip="Cache Store; without it the store 'default'.")
+
+
 def link_inputs() -> list:
     return [
         StoreLink.Input("store", optional=True, tooltip="Cache Store; without it the store 'default' with 8 GB."),

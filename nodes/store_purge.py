@@ -5,8 +5,9 @@ import time
 from comfy_api.latest import io, ui
 
 from ..carnator_core.options import StoreOptions
+from .inputs import store_input
 from .status import show_status
-from .types import CATEGORY, StoreLink
+from .types import CATEGORY
 
 
 class CarnatorStorePurge(io.ComfyNode):
@@ -18,7 +19,7 @@ class CarnatorStorePurge(io.ComfyNode):
             category=CATEGORY,
             description="Deletes the entries of a store that were not used for some days. Pinned entries stay.",
             inputs=[
-                StoreLink.Input("store", optional=True, tooltip="Cache Store; without it the store 'default'."),
+                store_input(),
                 io.Float.Input(
                     "older_than_days",
                     default=30.0,

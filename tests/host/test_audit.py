@@ -44,28 +44,6 @@ def audited(tiny, tmp_path: Path):
     return run
 
 
-@pytest.fixture
-def forwards(tiny):
-    """forwards(change): calls ``change(n)`` before the n-th forward of the model from then on; ``count`` of all."""
-    hooks, count = [], []
-
-    def arrange(change=lambda n: None) -> list:
-        count.clear()
-        while hooks:
-            hooks.pop().remove()
-
-        def before(module, inputs):
-            count.append(1)
-            change(len(count) - 1)
-
-        hooks.append(tiny.model.model.diffusion_model.head.register_forward_pre_hook(before))
-        return count
-
-    yield arrange
-    for hook in hooks:
-        hook.remove()
-
-
 def contents(root: Path, entry_id: str) -> dict[str, Any]:
     """All that an entry holds but the times."""
     folder = root / "default" / "entries" / entry_id

@@ -50,26 +50,6 @@ def scales(root: Path) -> list[Path]:
     return sorted((root / "default" / "scales").glob("*"))
 
 
-@pytest.fixture
-def forwards(tiny):
-    """forwards(change): calls ``change(n)`` before the n-th forward of the model from then on; ``count`` of all."""
-    hooks, count = [], []
-
-    def arrange(change=lambda n: None) -> list:
-        count.clear()
-
-        def before(module, inputs):
-            count.append(1)
-            change(len(count) - 1)
-
-        hooks.append(tiny.model.model.diffusion_model.head.register_forward_pre_hook(before))
-        return count
-
-    yield arrange
-    for hook in hooks:
-        hook.remove()
-
-
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_the_first_run_is_the_stock_one_and_teaches(tiny, taught, call, tmp_path: Path, stored, sampler: str) -> None:
     call = call.but(sampler=sampler)
