@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import time
 import uuid
 from collections.abc import Sequence
@@ -20,6 +19,7 @@ from scripts.testbed.browser import Editor, chromium, editor
 from scripts.testbed.console import Stop, say
 from scripts.testbed.server import ComfyServer
 
+from . import media
 from .builder import Node, Output, Workflow
 from .picture import needed_chromium
 
@@ -33,15 +33,13 @@ MAX_BYTES = 80_000
 QUALITIES = (90, 80, 70, 60, 50)
 SCALE, MARGIN, GAP = 1.25, 10, 40
 VIEW = {"width": 1900, "height": 1900}
-SETTINGS = {
-    "Comfy.VueNodes.Enabled": True,
-    "Comfy.Minimap.Visible": False,
-    "Comfy.Graph.CanvasInfo": False,
-    "Comfy.NodeBadge.NodeSourceBadgeMode": "None",
-}
+SETTINGS = {**media.SETTINGS, "Comfy.NodeBadge.NodeSourceBadgeMode": "None"}
 # The last live preview of a hit is its picture once more.
-HIDDEN = """.p-toast, .p-dialog-mask, .lg-node-help, img[alt="Live sampling preview"],
+HIDDEN = (
+    media.HIDDEN
+    + """ img[alt="Live sampling preview"],
 img[alt="Live sampling preview"] + div { display: none !important }"""
+)
 STRIP = ".image-preview { min-height: 110px !important }"  # it is five times as wide as high
 # The widgets of a sampler are no part of what a picture of its run is to show.
 NO_WIDGETS = """[data-testid="node-widget"]:not([data-widget-name="carnator_status"], [data-widget-name="text"]),
@@ -109,12 +107,13 @@ class Album:
         left, top = (min(box[side] for box in boxes) - MARGIN for side in ("x", "y"))
         right = max(box["x"] + box["width"] for box in boxes) + MARGIN
         bottom = max(box["y"] + box["height"] for box in boxes) + MARGIN
-        self.save(name, page.screenshot(clip={"x": left, "y": top, "width": right - left, "height": bottom - top}))
+        clip = {"x": left, "y": top, "width": right - left, "height": bottom - top}
+        self.save(name, media.shot(self.page, clip=clip))
         style.evaluate("(element) => element.remove()")
 
-    def save(self, name: str, shot: bytes) -> None:
+    def save(self, name: str, picture: Image.Image) -> None:
         """As a JPEG of at most 80 kB."""
-        picture, path = Image.open(io.BytesIO(shot)).convert("RGB"), self.folder / f"{name}.jpg"
+        path = self.folder / f"{name}.jpg"
         for quality in QUALITIES:
             picture.save(path, quality=quality, optimize=True)
             if path.stat().st_size < MAX_BYTES:
@@ -163,7 +162,7 @@ def _panel(album: Album) -> None:
     page.page.wait_for_timeout(1000)
     box, entry = page.panel.bounding_box(), page.action("pin").last.bounding_box()
     height = entry["y"] + 2 * entry["height"] + 2 * MARGIN - box["y"]
-    album.save("cache_store", page.page.screenshot(clip={**box, "height": height}))
+    album.save("cache_store", media.shot(page, clip={**box, "height": height}))
     page.close_panel()
 
 
