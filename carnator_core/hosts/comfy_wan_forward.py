@@ -123,7 +123,8 @@ class ForwardPatches:
     def _keep_hidden(self, lanes: list, before: torch.Tensor, after: torch.Tensor) -> None:
         for (_, index), h in zip(lanes, after.chunk(len(lanes)), strict=False):
             if index == CONDITIONAL:
-                self._hidden = h[0].T.unflatten(1, self._session.request.shape.grid)
+                # A copy: the view would keep the states of all lanes until the step ends.
+                self._hidden = h[0].clone().T.unflatten(1, self._session.request.shape.grid)
 
     def _mass_hook(self, layer: int, order: torch.Tensor) -> Callable:
         """Sees the queries and keys [B, L, H*D] of a layer's self-attention."""

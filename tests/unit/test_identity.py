@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from carnator_core import identity
 from carnator_core.identity import HardKey, digest, pooled_text, sampled_digest, sampled_digest_of, tensor_digest
 from support.paths import ROOT
 
@@ -69,6 +70,19 @@ def test_a_tensor_digest_sees_every_value(values: list[float], dtype: torch.dtyp
     other[at] = ~other[at] if dtype is torch.bool else other[at] + 1
     assert tensor_digest(tensor) == tensor_digest(tensor.clone())
     assert tensor_digest(tensor) != tensor_digest(other)
+
+
+@given(st.integers(17, 80), st.data())
+def test_a_tensor_digest_in_pieces_sees_every_value_and_its_place(count: int, data: st.DataObject) -> None:
+    at, other = (data.draw(st.integers(0, count - 1)) for _ in "ab")
+    tensor = torch.arange(count, dtype=torch.uint8)
+    changed, swapped = tensor.clone(), tensor.clone()
+    changed[at] += 1
+    swapped[[at, other]] = tensor[[other, at]]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(identity, "PIECE_BYTES", 16)
+        assert tensor_digest(tensor) == tensor_digest(tensor.clone()) != tensor_digest(changed)
+        assert (tensor_digest(tensor) == tensor_digest(swapped)) == (at == other)
 
 
 def test_a_tensor_digest_sees_shape_and_dtype() -> None:
