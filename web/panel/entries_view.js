@@ -152,8 +152,9 @@ export class EntriesView {
 /** A picture of a fixed place, or what stands there without one. */
 export function picture(url, label, missing = text("noPicture")) {
   const place = element("div", { class: "carnator-picture" })
+  const title = text("previewColours")
   const without = () => place.replaceChildren(element("span", { class: "carnator-quiet" }, missing))
-  if (url) place.append(element("img", { src: url, alt: label, loading: "lazy", decoding: "async", error: without }))
+  if (url) place.append(element("img", { src: url, alt: label, title, loading: "lazy", decoding: "async", error: without }))
   else without()
   return place
 }
