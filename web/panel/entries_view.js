@@ -110,8 +110,9 @@ export class EntriesView {
   }
 
   async remove(entry) {
-    const body = text("removeBody", { bytes: bytes(entry.bytes), hits: entry.hits })
-    if (!(await confirm(this.element, text("removeTitle"), [body], text("remove")))) return
+    const lines = [text("removeBody", { bytes: bytes(entry.bytes), hits: entry.hits })]
+    if (entry.pinned) lines.unshift(text("removePinned"))
+    if (!(await confirm(this.element, text("removeTitle"), lines, text("remove")))) return
     await this.change(async () => {
       await server.remove(this.panel.store, entry.id)
       this.panel.tell(text("removed", { bytes: bytes(entry.bytes) }))

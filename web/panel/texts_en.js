@@ -74,6 +74,7 @@ export const english = {
   remove: "Delete",
   removeTitle: "Delete this entry?",
   removeBody: "{bytes}, reused {hits}×. Later runs cannot reuse it any more. Finished videos are not touched.",
+  removePinned: "It is pinned.",
   removed: "Deleted: {bytes} are free again.",
 
   purge: "Delete old entries",

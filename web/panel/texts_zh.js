@@ -74,6 +74,7 @@ export const chinese = {
   remove: "删除",
   removeTitle: "删除此条目？",
   removeBody: "{bytes}，复用 {hits} 次。之后的运行无法再复用它。已完成的视频不受影响。",
+  removePinned: "此条目已固定。",
   removed: "已删除：释放 {bytes}。",
 
   purge: "删除旧条目",
