@@ -67,9 +67,7 @@ _SENTENCES = {
     Code.TOO_FEW_STEPS: "too few steps to reuse anything ({steps} steps: {probe} probe, {refine} refine)",
     Code.PARTIAL_SCHEDULE: "the schedule covers only part of the denoising (sigma {first:.3f} to {last:.3f})",
     Code.UNEXPECTED_CALL: "the sampler called the model in an unexpected way ({detail})",
-    Code.LEARNING: "learning this model: {known} of {needed} comparisons; connect clip of a Reuse Sampler, or run "
-    "other prompts with other seeds, variations of one prompt do not count (a connected Compatibility Gate sets "
-    "thresholds by hand)",
+    Code.LEARNING: "learning this model: {known} of {needed} comparisons",
     Code.DONOR_UNAVAILABLE: "the chosen donor cannot be used: {detail}",
     Code.UNSUPPORTED_SCHEDULE: "the noise level does not fall at every step (sigma {first:.3f} to {last:.3f})",
     Code.DONOR_DIFFERS: "the chosen donor differs in: {fields}",

@@ -14,6 +14,7 @@ from .scale import PAIRS_NEEDED
 from .signature import Discrepancies
 
 REPORT_VERSION = 1
+TEACHING = "a linked clip teaches the rest after this run; without one run other prompts with other seeds"
 
 
 @dataclass
@@ -90,13 +91,18 @@ class Report:
     def status(self) -> str:
         """One line for the node and the log."""
         uncertified = None if self.certified else self.certificate
-        notes = self.seed_note, uncertified, self.audit_note, self.scale_note, self.store_note
-        note = "".join(f" ({note})" for note in notes if note)
+        said, scale_note = self.reason.sentence, self.scale_note
         learning = self.learned_pairs is not None and self.learned_pairs < PAIRS_NEEDED
+        if self.reason.code is Code.LEARNING and not learning:
+            said, scale_note = scale_note or said, None  # by now it is learned
+        elif self.reason.code is Code.LEARNING and scale_note is None:
+            said = f"{said}; {TEACHING}"
+        notes = self.seed_note, uncertified, self.audit_note, scale_note, self.store_note
+        note = "".join(f" ({note})" for note in notes if note)
         if learning and self.reason.code is not Code.LEARNING:
             note = f" (learning this model: {self.learned_pairs} of {PAIRS_NEEDED}){note}"
         if self.decision not in (Decision.HIT, Decision.ASSIST):
-            return f"{self.decision.value}: {self.reason.sentence}{note}"
+            return f"{self.decision.value}: {said}{note}"
         gain = f" {self.estimated_speedup:.1f}×" if self.estimated_speedup else ""
         if self.decision is Decision.ASSIST:
             return f"assist{gain}, not bit-identical: {self.reason.sentence}{note}"

@@ -26,6 +26,7 @@ from .entry import PREVIEW_FILE, read_connectivity, read_info, verify_entry
 from .folder import MIN_FREE_BYTES, Store
 from .registry import is_store, open_store, store_names
 from .tensor_file import EntryError
+from .wording import counted, size_text
 
 PACK = Path(__file__).resolve().parents[2]
 
@@ -106,7 +107,7 @@ def _list(store: Store, options: argparse.Namespace) -> int:
             f"  {usage.seconds:6.1f}s  {_when(usage.last_used)}{'  pinned' if usage.pinned else ''}"
         )
     size, shared, free = sum(usage.bytes for usage in entries), store.consensuses.bytes, store.disk.free_bytes
-    total = f"{len(entries)} entries, {size / 1e9:.2f} GB, and {shared / 1e9:.2f} GB of consensus"
+    total = f"{counted(len(entries), 'entry', 'entries')}, {size_text(size)}, and {size_text(shared)} of consensus"
     print(f"{total}; {free / 1e9:.0f} GB free (writing stops at {MIN_FREE_BYTES / 1e9:g} GB)")
     return 0
 
@@ -201,7 +202,7 @@ def _purge(store: Store, options: argparse.Namespace) -> int:
     if not options.yes:
         would = store.purge(age, dry=True)
         try:
-            question = f"Delete {would.things}, {would.bytes / 1e9:.2f} GB, of store {store.options.name!r}?"
+            question = f"Delete {would.things}, {size_text(would.bytes)}, of store {store.options.name!r}?"
             answer = input(f"{question} [y/N] ")
         except EOFError:
             answer = ""

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from .catalog import Usage
+from .wording import counted, size_text
 
 HALF_LIFE_SECONDS = 7 * 86400.0
 EXPECTED_SAVING = 0.5
@@ -24,13 +25,13 @@ class Purged:
     @property
     def things(self) -> str:
         """What it deleted."""
-        files = f" and {self.consensuses} consensus files" if self.consensuses else ""
-        return f"{self.entries} entries{files}"
+        files = f" and {counted(self.consensuses, 'consensus file', 'consensus files')}" if self.consensuses else ""
+        return counted(self.entries, "entry", "entries") + files
 
     @property
     def sentence(self) -> str:
         kept = [f"{self.pinned} pinned"] * bool(self.pinned) + [f"{self.in_use} in use"] * bool(self.in_use)
-        return f"{self.things} deleted, {self.bytes / 1e9:.2f} GB" + (f"; kept: {', '.join(kept)}" if kept else "")
+        return f"{self.things} deleted, {size_text(self.bytes)}" + (f"; kept: {', '.join(kept)}" if kept else "")
 
 
 def benefit(usage: Usage, now: float) -> float:

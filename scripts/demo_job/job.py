@@ -49,7 +49,8 @@ def _run_series(server: ComfyServer, steps: int, out: Path) -> tuple[list[Row], 
 
 LEGEND = """
 representation, residual, dynamics, state: how far the request is from its donor, and the limit; * = above the limit
-region: part of the video that was computed; the rest is the donor's. Seconds are measured once each.
+region: part of the video that was computed; the rest is the donor's.
+sampling s, whole run s: seconds of the sampling node, and with decoding and saving too; measured once.
 right: attributes of the prompt that the scorer finds in the video, of six. The demo model's own mistakes count in both.
 """
 
@@ -59,7 +60,8 @@ def _print(rows: list[Row], result: dict[str, Any], sheet: Path, as_json: bool) 
     print(table(rows))
     print(LEGEND)
     hits = sum(row.decision == "hit" for row in rows)
-    print(f"Median speed-up of {hits} hits (sampling node): {result['median_hit_speedup'] or 'no hit'}")
+    median = result["median_hit_speedup"]
+    print(f"Median speed-up of {hits} hits (sampling node): {f'{median:.2f}×' if median else 'no hit'}")
     ours, stock = (sum(one.seconds for one in runs) for runs in zip(*((r.ours, r.stock) for r in rows), strict=True))
     print(f"Whole session, misses included: {ours:.0f} s of sampling with Carnator, {stock:.0f} s without")
     print(f"Misses bit-identical to KSampler: {identical[result['miss_bit_identical']]}")

@@ -14,13 +14,13 @@ COLUMNS = (
     "decision",
     *FAMILIES,
     "region",
-    "DiT s",
-    "stock s",
+    "sampling s",
+    "KSampler",
     "speed-up",
-    "whole s",
-    "stock whole s",
+    "whole run s",
+    "KSampler",
     "right",
-    "stock right",
+    "KSampler",
 )
 
 

@@ -82,8 +82,9 @@ class SeriesRunner:
         self.server.run(self.graphs.stock("warm-up", steps=WARM_UP_STEPS))
         rows = []
         for number, request in enumerate(series, 1):
+            say(f"  {number}/{len(series)} {request.label}: ", end="")  # a row takes a while
             rows.append(self._row(number, request))
-            self._announce(number, len(series), rows[-1])
+            self._announce(rows[-1])
         return rows
 
     def off_is_identical(self, row: Row) -> bool:
@@ -131,9 +132,8 @@ class SeriesRunner:
     def _score(self, clip: Clip, scene: Scene) -> dict[str, bool]:
         return {name: bool(right) for name, right in self.scorer.score(clip.frames, scene).items()}
 
-    def _announce(self, number: int, total: int, row: Row) -> None:
-        times = f"{row.ours.seconds:.1f} s, stock {row.stock.seconds:.1f} s"
-        say(f"  {number}/{total} {row.request.label}: {row.decision} ({times})")
+    def _announce(self, row: Row) -> None:
+        say(f"{row.decision} ({row.ours.seconds:.1f} s, KSampler {row.stock.seconds:.1f} s)")
 
 
 def find_donor(row: Row, rows: Sequence[Row]) -> Row | None:

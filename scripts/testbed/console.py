@@ -37,9 +37,9 @@ class Steps:
             say(f"      {now - self._started:4.0f} s  {detail[:90]}")
 
 
-def say(text: str) -> None:
+def say(text: str, end: str = "\n") -> None:
     # stderr, so that the last line of stdout stays what the caller asked for (--json)
-    print(text, file=sys.stderr, flush=True)
+    print(text, end=end, file=sys.stderr, flush=True)
 
 
 def run_main(main: Callable[[], int]) -> None:

@@ -34,7 +34,7 @@ QUALITIES = (90, 80, 70, 60, 50)
 SCALE, MARGIN, GAP = 1.25, 10, 40
 VIEW = {"width": 1900, "height": 1900}
 SETTINGS = {**media.SETTINGS, "Comfy.NodeBadge.NodeSourceBadgeMode": "None"}
-# The last live preview of a hit is its picture once more.
+# Live previews stay on sampler nodes and are no part of what a picture is to show.
 HIDDEN = (
     media.HIDDEN
     + """ img[alt="Live sampling preview"],

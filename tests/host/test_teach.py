@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -215,7 +216,8 @@ def test_an_interrupt_ends_it_and_the_run_before_is_kept(
     assert not list((tmp_path / "default" / "staging").iterdir())
     assert tiny.model.model_options == before and torch.equal(call(tiny.model), expected)
     _, again = taught(call)
-    assert "learned this model from 5 short probes" in again.report.status()
+    assert again.report.reason.code.value == "learning"
+    assert re.fullmatch(r"miss: learned this model from 5 short probes, \d+ s", again.report.status())
 
 
 def out_of_memory() -> Exception:

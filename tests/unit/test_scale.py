@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from carnator_core.identity import HardKey
 from carnator_core.options import GateOptions, Options, ProbeOptions, StoreOptions
 from carnator_core.reasons import Code, Decision
+from carnator_core.report import TEACHING
 from carnator_core.scale import (
     MAX_PAIRS,
     PAIRS_NEEDED,
@@ -129,7 +130,8 @@ def test_a_model_that_is_not_known_learns_first_and_runs_densely(tmp_path: Path)
     run(host, tmp_path, PROMPT)
     one, result = run(host, tmp_path, PROMPT * 1.01)
     assert one.report.decision is Decision.MISS and one.report.reason.code is Code.LEARNING
-    assert "0 of 8" in one.report.reason.sentence and one.report.thresholds is None
+    assert one.report.reason.sentence == "learning this model: 0 of 8 comparisons" and one.report.thresholds is None
+    assert one.report.status() == f"miss: {one.report.reason.sentence}; {TEACHING}"
     assert one.report.discrepancies is not None, "what was measured is shown while learning"
     assert torch.equal(result, host.dense(PROMPT * 1.01))
 

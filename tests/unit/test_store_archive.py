@@ -188,7 +188,7 @@ def test_entries_are_exported_deleted_imported_and_pinned(command, source: Store
     assert command("delete", "one")[0] == 0 and [i.id for i in source.entries()] == ["two"]
     assert command("import", file)[0] == 0 and [i.id for i in source.entries()] == ["one", "two"]
     assert command("pin", "tw")[0] == 0
-    assert command("purge", "--yes")[1].startswith("1 entries deleted")
+    assert command("purge", "--yes")[1].startswith("1 entry deleted, ")
     assert [i.id for i in source.entries()] == ["two"]
     assert command("unpin", "two")[0] == 0 and command("purge", "--yes")[0] == 0
     assert source.entries() == []

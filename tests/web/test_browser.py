@@ -20,6 +20,16 @@ from support.paths import TESTS
 
 STEPS = 6
 
+DRAWN = "(count) => document.querySelectorAll('[data-node-id]').length === count"
+# Pairs of nodes of which one covers a part of the other, by their titles.
+OVERLAPS = """() => {
+    const title = (element) => window.app.graph.getNodeById(Number(element.dataset.nodeId)).title;
+    const nodes = [...document.querySelectorAll("[data-node-id]")].map((e) => [title(e), e.getBoundingClientRect()]);
+    return nodes.flatMap(([name, a], place) => nodes.slice(place + 1)
+        .filter(([, b]) => a.left < b.right && b.left < a.right && a.top < b.bottom && b.top < a.bottom)
+        .map(([other]) => [name, other]));
+}"""
+
 
 @pytest.fixture(scope="module")
 def workflow() -> dict[str, Any]:
@@ -68,3 +78,19 @@ def test_editor_reads_every_workflow_for_official_models_as_the_tests_do(page: E
         queued = {n: {"class_type": c["class_type"], "inputs": c["inputs"]} for n, c in page.graph().items()}
         assert queued == expected, name
     assert page.errors == []
+
+
+def test_nodes_of_the_shipped_workflows_stand_apart_where_a_front_end_draws_them_taller(
+    browser: Browser, current_server: ComfyServer
+) -> None:
+    current_server.post("/settings", {"Comfy.VueNodes.Enabled": True})
+    try:
+        with editor(browser, current_server.address) as page:
+            for path in sorted(WORKFLOW.parent.glob("*.json")):
+                shipped = json.loads(path.read_text(encoding="utf-8"))
+                page.load(shipped)
+                page.view(60, 60, 0.4)
+                page.page.wait_for_function(DRAWN, arg=len(shipped["nodes"]))
+                assert page.page.evaluate(OVERLAPS) == [], path.name
+    finally:
+        current_server.post("/settings", {"Comfy.VueNodes.Enabled": False})

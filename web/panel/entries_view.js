@@ -110,8 +110,9 @@ export class EntriesView {
   }
 
   async remove(entry) {
-    const body = text("removeBody", { bytes: bytes(entry.bytes), hits: entry.hits })
-    if (!(await confirm(this.element, text("removeTitle"), [body], text("remove")))) return
+    const lines = [text("removeBody", { bytes: bytes(entry.bytes), hits: entry.hits })]
+    if (entry.pinned) lines.unshift(text("removePinned"))
+    if (!(await confirm(this.element, text("removeTitle"), lines, text("remove")))) return
     await this.change(async () => {
       await server.remove(this.panel.store, entry.id)
       this.panel.tell(text("removed", { bytes: bytes(entry.bytes) }))
@@ -152,8 +153,9 @@ export class EntriesView {
 /** A picture of a fixed place, or what stands there without one. */
 export function picture(url, label, missing = text("noPicture")) {
   const place = element("div", { class: "carnator-picture" })
+  const title = text("previewColours")
   const without = () => place.replaceChildren(element("span", { class: "carnator-quiet" }, missing))
-  if (url) place.append(element("img", { src: url, alt: label, loading: "lazy", decoding: "async", error: without }))
+  if (url) place.append(element("img", { src: url, alt: label, title, loading: "lazy", decoding: "async", error: without }))
   else without()
   return place
 }

@@ -50,8 +50,9 @@ export const english = {
   inFull: "Computed in full",
   donorVideo: "Donor",
   noPicture: "No picture",
+  previewColours: "In preview colours; those of the finished video can differ.",
   donorGone: "No longer stored",
-  ask: "Does this video still show what the prompt asks for?",
+  ask: "Does the finished video show what its prompt asks for?",
   safe: "Keeps my prompt",
   unsafe: "Lost something",
   undo: "Undo",
@@ -73,6 +74,7 @@ export const english = {
   remove: "Delete",
   removeTitle: "Delete this entry?",
   removeBody: "{bytes}, reused {hits}×. Later runs cannot reuse it any more. Finished videos are not touched.",
+  removePinned: "It is pinned.",
   removed: "Deleted: {bytes} are free again.",
 
   purge: "Delete old entries",
