@@ -255,6 +255,15 @@ def test_pins_and_deletions(stores: Stores, root: Path) -> None:
     assert stores.entries("mine", "newest", 0, 9) == {"total": 0, "entries": []}
 
 
+def test_a_store_that_only_declined_runs_left_has_nothing_to_purge(stores: Stores, root: Path) -> None:
+    History(root / "mine").add(a_record(Decision.DECLINED))
+    told = stores.purge("mine", 0.0, True)
+    assert (told["count"], told["bytes"]) == (0, 0) and told["sentence"] == "0 entries deleted, 0.00 GB"
+    assert not (root / "mine" / "entries").exists()
+    with pytest.raises(NotThere):
+        stores.delete("mine", "e0")
+
+
 def test_an_entry_that_a_run_reads_is_not_deleted(stores: Stores, root: Path) -> None:
     fill(root, 1)
     reading = registry.open_store(root, StoreOptions(name="mine")).trajectory("e0", (2, 2, 4, 4), 4, (2,))
