@@ -23,7 +23,7 @@ from ..signature import EarlySignature
 from . import catalog as catalogs
 from .catalog import Catalog, CatalogDamaged, CatalogError, Usage
 from .consensus import BUDGET_SHARE, ConsensusFiles
-from .disk import Disk, folder_bytes
+from .disk import Disk, folder_bytes, is_unused
 from .entry import (
     SIGNATURE_FILE,
     Entry,
@@ -388,7 +388,7 @@ class Store:
         """Delete, or if ``dry`` only tell, what was not used for so long: consensus and scale files, and entries but
         none that is pinned or in use. Raises CatalogError.
         """
-        old = [entry for entry in self.usage() if time.time() - entry.last_used >= unused_seconds]
+        old = [entry for entry in self.usage() if is_unused(entry.last_used, unused_seconds)]
         loose = [entry for entry in old if not entry.pinned]
         gone = [entry for entry in loose if (not self.in_use(entry.id) if dry else self.delete(entry.id))]
         means = self.consensuses.drop_unused(unused_seconds, dry)
