@@ -276,7 +276,7 @@ class Store:
                 self._count(entry.info.id, 0, 0.0)
                 return None
             if size > self.options.budget_gb * GB:
-                return f"not stored: {self._too_large}"
+                return f"not stored: {self.too_large}"
             if self.disk.free_bytes - written < MIN_FREE_BYTES:
                 return "not stored: less than 5 GB are free on the disk of the store"
         except OSError as error:
@@ -323,7 +323,7 @@ class Store:
         """
         info = verify_entry(folder)
         if folder_bytes(folder) > self.options.budget_gb * GB:
-            raise EntryError(self._too_large)
+            raise EntryError(self.too_large)
         try:
             self.disk.place(folder, info.id)
         except FileExistsError as error:
@@ -332,7 +332,7 @@ class Store:
         return info
 
     @property
-    def _too_large(self) -> str:
+    def too_large(self) -> str:
         return f"one entry is larger than the budget of {self.options.budget_gb:g} GB"
 
     # -- deleting --------------------------------------------------------------------------------------------------
