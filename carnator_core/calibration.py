@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .certificate import TOLERATED, Certificate
+from .certificate import TOLERATED, Certificate, exactly
 from .certificate_file import written
 from .certificate_shelf import FOLDER, save, standing, verdicts_of
 from .certify import (
@@ -34,7 +34,7 @@ from .options import CERTIFIED
 from .risk import accepted_needed, clusters
 from .settings import LEAST_WORK_ACCEPTED, differing
 from .signature import FAMILIES, Discrepancies
-from .store.checks import is_number
+from .store.checks import is_time
 from .store.disk import Disk
 from .store.journal import Journal
 from .store.verdicts import Verdict
@@ -164,7 +164,7 @@ def calibrate_store(folder: Path, delta: float = DELTA, confidence: float = CONF
             "clusters": int(prepared.eligible.sum()),
             "needed": accepted_needed(0, delta, level),
         }
-        note = group.note if log.number == 1 else f"; test {log.number}, at {level:.2%} confidence{group.note}"
+        note = group.note if log.number == 1 else f"; test {log.number}, at {exactly(level)} confidence{group.note}"
         if too_few(prepared, progress["needed"]):
             raise NotCertified(progress_sentence(prepared, progress["needed"]) + note)
         if not test:
@@ -200,7 +200,7 @@ class TestLog:
         self.number = 1
         for line in self._journal.lines():
             test = line.data or {}
-            if test.get("binding") == binding and self._when is None and is_number(test.get("when")):
+            if test.get("binding") == binding and self._when is None and is_time(test.get("when")):
                 self._when = test["when"] if test.get("data") == data else None
                 self.number += self._when is None
 

@@ -20,6 +20,7 @@ TOLERATED = {"software or device": "on other software or another device"}
 # What a certificate itself brings along: without one these follow what the store has learned of the model's scale.
 REGION, NEAR_EMPTY = "effective region threshold", "near-empty threshold"
 BROUGHT = (REGION, NEAR_EMPTY)
+FARTHEST = 700.0  # above a limit, in logarithms: what a float can still hold
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ class Certificate:
         if self.limit is None:
             return 0.0 if all(map(math.isfinite, present.values())) else math.inf
         score = sum(weight * math.log(max(present[f], SMALLEST)) for f, weight in self.weights.items())
-        return math.exp(score - self.limit) if math.isfinite(score) else math.inf
+        return math.exp(min(score - self.limit, FARTHEST)) if math.isfinite(score) else math.inf
 
     def covers(self, found: Discrepancies) -> bool:
         """Whether discrepancies lie within the guards and below the limit of the score."""
@@ -113,9 +114,14 @@ class Certificate:
         """
         day = time.strftime("%Y-%m-%d", time.gmtime(self.created))
         said = (
-            f"certified: at most {self.delta:.1%} of accepted reuse is unsafe, at {self.confidence:.1%} confidence "
-            f"({self.unsafe} unsafe of {self.accepted} accepted in {self.clusters} independent groups, bound "
-            f"{self.bound:.1%}, coverage {self.coverage:.0%}, {day})"
+            f"certified: at most {exactly(self.delta)} of accepted reuse is unsafe, at {exactly(self.confidence)} "
+            f"confidence ({self.unsafe} unsafe of {self.accepted} accepted in {self.clusters} independent groups, "
+            f"bound {self.bound:.1%}, coverage {self.coverage:.0%}, {day})"
         )
         other = [] if settings is None else [n for n in differing(self.settings, settings) if n in TOLERATED]
         return said + "".join(f", measured {TOLERATED[name]}" for name in other)
+
+
+def exactly(share: float) -> str:
+    """In percent and not rounded: what is claimed with 99.96 % confidence is not claimed with 100.0 %."""
+    return f"{100 * share:.10g}%"

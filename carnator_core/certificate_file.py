@@ -16,7 +16,7 @@ from .identity import digest
 from .risk import Limit
 from .settings import plan_hash
 from .signature import FAMILIES
-from .store.checks import Check, is_number, is_text, made, map_of, optional
+from .store.checks import Check, is_number, is_text, is_time, made, map_of, optional
 
 FORMAT, SCHEMA = "carnator certificate", 1
 MAX_BYTES = 64 << 10
@@ -32,6 +32,10 @@ def _is_count(value: Any) -> bool:
 
 def _is_share(value: Any) -> bool:
     return is_number(value) and 0.0 <= value <= 1.0
+
+
+def _is_inner_share(value: Any) -> bool:
+    return is_number(value) and 0.0 < value < 1.0
 
 
 def _is_positive(value: Any) -> bool:
@@ -53,7 +57,7 @@ def _is_path(value: Any) -> bool:
 
 
 _CHECKS = {
-    "created": _is_positive,
+    "created": is_time,
     "settings": map_of(is_text),
     "weights": map_of(_is_positive),
     "guards": map_of(_is_positive),
@@ -61,8 +65,8 @@ _CHECKS = {
     "path": _is_path,
     "accepted": _is_count,
     "unsafe": _is_count,
-    "delta": _is_share,
-    "confidence": _is_share,
+    "delta": _is_inner_share,
+    "confidence": _is_inner_share,
     "clusters": _is_count,
     "development": _is_count,
     "coverage": _is_share,
@@ -103,7 +107,7 @@ def parsed(text: bytes) -> Certificate:
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise CertificateError("the file is no certificate of Carnator")
     if data.get("schema") != SCHEMA:
-        raise CertificateError(f"the certificate has another format (schema {data.get('schema')!r}, not {SCHEMA})")
+        raise CertificateError(f"the certificate has another format (schema {data.get('schema')!r:.20}, not {SCHEMA})")
     if data.pop("seal", None) != digest(data):
         raise CertificateError("the certificate was changed after it was made")
     try:
@@ -128,7 +132,7 @@ def _check_sense(found: Certificate, data: dict[str, Any]) -> None:
         (sum(found.weights.values()) > 0, "its weights"),
         (loosest in found.path, "the limits that were tested"),
         (found.unsafe <= found.accepted <= found.clusters, "its counts"),
-        (found.bound <= found.delta, "its bound"),
+        (found.unsafe <= found.accepted and found.bound <= found.delta, "its bound"),
         (data.get("plan_hash") == plan_hash(found.settings), "its plan hash"),
         (all(_is_setting(found.settings.get(name)) for name in (*BROUGHT, "max region percent")), "its settings"),
     ):

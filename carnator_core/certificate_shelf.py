@@ -10,6 +10,7 @@ import os
 import threading
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +27,7 @@ log = logging.getLogger("carnator")
 FOLDER = "certificates"
 SHIPPED = Path(__file__).parent / FOLDER
 MOST_FILES = 64
+MOST_TOLD = 3  # of the files that are bad
 NONE_YET = "not certified for these settings (there is no certificate yet)"
 
 Stamp = tuple[int, int]
@@ -77,7 +79,8 @@ def standing(folder: Path, settings: dict[str, str]) -> Standing:
         why = f"not certified for these settings (differs in {', '.join(names)})"
     else:
         why = NONE_YET
-    return Standing(None, "; ".join([why, *bad]))
+    others = [f"and {len(bad) - MOST_TOLD} other files"] if len(bad) > MOST_TOLD else []
+    return Standing(None, "; ".join([why, *bad[:MOST_TOLD], *others]))
 
 
 def _on_shelves(store: Path) -> tuple[list[Certificate], list[str]]:
@@ -85,26 +88,33 @@ def _on_shelves(store: Path) -> tuple[list[Certificate], list[str]]:
     good, bad = [], []
     for folder in (store / FOLDER, SHIPPED):
         found = []
-        for path, stamp in _listed(folder):
+        try:
+            listed = _listed(folder)
+        except OSError as error:
+            bad.append(f"{folder.name}: {error.strerror}")
+            continue
+        for path, stamp in listed:
             read = _read(path, stamp)
             if isinstance(read, Certificate):
                 found.append(read)
             else:
-                bad.append(f"{path.name}: {read}")
+                bad.append(f"{_shown(path)}: {read}")
         good += sorted(found, key=lambda certificate: (-certificate.created, certificate.id))
     return good, bad
 
 
 def _listed(folder: Path) -> list[tuple[Path, Stamp]]:
-    """The newest files of a folder that may be certificates."""
+    """The newest files of a folder that may be certificates. Raises OSError."""
     found = []
     try:
-        for item in os.scandir(folder):
+        items = list(os.scandir(folder))
+    except FileNotFoundError:
+        return []
+    for item in items:
+        with suppress(OSError):  # it went away meanwhile, or is a link to itself
             if item.name.endswith(".json") and item.is_file():
                 told = item.stat()
                 found.append((Path(item.path), (told.st_mtime_ns, told.st_size)))
-    except OSError:  # no such folder, or one that went away meanwhile
-        pass
     return sorted(found, key=lambda file: (-file[1][0], file[0].name))[:MOST_FILES]
 
 
@@ -116,15 +126,20 @@ def _read(path: Path, stamp: Stamp) -> Certificate | str:
     try:
         read: Certificate | str = read_certificate(path)
     except (CertificateError, OSError) as error:
-        read = str(error)
-        log.warning("Carnator: %s: %s", path.name, read)
+        read = getattr(error, "strerror", None) or str(error)
+        log.warning("Carnator: %s: %s", _shown(path), read)
     with _lock:
         _files[path] = stamp, read
     return read
 
 
+def _shown(path: Path) -> str:
+    """Its name as text: a name on a disk need not be any, and may hold line ends."""
+    return "".join(letter if letter.isprintable() else "?" for letter in path.name)
+
+
 def verdicts_of(folder: Path) -> list[Verdict]:
-    """The verdicts of a store, in the order in which they were given."""
+    """The verdicts of a store, in the order in which they were given. Raises OSError."""
     return _log_of(folder).verdicts
 
 
@@ -142,13 +157,16 @@ def _log_of(folder: Path) -> _Log:
         return kept
     except FileNotFoundError:
         return _Log((0, 0), [], {})
-    except OSError as error:
-        log.warning("Carnator: the verdicts were not read: %s", error)
-        return _Log((0, 0), [], {})
 
 
 def _known_lapse_of(certificate: Certificate, folder: Path) -> str | None:
-    kept = _log_of(folder)
+    """Why a certificate does not hold now, or None: whether it does must be known."""
+    if certificate.created > time.time():
+        return f"the certificate is of {_day(certificate.created)}, which is later than now by this computer's clock"
+    try:
+        kept = _log_of(folder)
+    except OSError as error:
+        return f"the verdicts, which may speak against its certificate, cannot be read: {error.strerror or error}"
     if certificate.id not in kept.lapses:
         kept.lapses[certificate.id] = lapse_of(certificate, kept.verdicts)
     return kept.lapses[certificate.id]

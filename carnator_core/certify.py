@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from .certificate import NEAR_EMPTY, Certificate
+from .certificate import NEAR_EMPTY, Certificate, exactly
 from .gate import exceeded, thresholds_for
 from .options import GateOptions
 from .risk import (
@@ -30,6 +30,7 @@ from .risk import (
     upper_bound,
 )
 from .signature import FAMILIES, Discrepancies
+from .store.checks import is_number
 
 DELTA, CONFIDENCE = 0.05, 0.90
 DEVELOPMENT_NEEDED = 5  # clusters
@@ -178,7 +179,7 @@ def _under_one_gate(
 def _accepting(pair: LabelledPair, families: tuple[str, ...]) -> list[float]:
     """The thresholds that a pair came through, infinite where there was none."""
     found = pair.accepted_by or {}
-    limits = {family: float(found.get(family, math.inf)) for family in families}
+    limits = {family: found[family] if is_number(found.get(family)) else math.inf for family in families}
     if limits.get("representation") == found.get("near_empty_representation"):
         limits["representation"] = math.inf  # the near-empty rule took its place
     return [limits[family] for family in families]
@@ -243,8 +244,8 @@ def calibrate(
         return Calibration(
             None,
             f"nothing passes: {first.unsafe} of the {first.accepted} closest accepted reuses were unsafe, so that the "
-            f"risk may be up to {upper_bound(first.unsafe, first.accepted, confidence):.1%} where {delta:.1%} is "
-            f"asked for at {confidence:.1%} confidence",
+            f"risk may be up to {upper_bound(first.unsafe, first.accepted, confidence):.1%} where {exactly(delta)} is "
+            f"asked for at {exactly(confidence)} confidence",
             curve,
         )
     when = time.time() if created is None else created

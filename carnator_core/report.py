@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import time
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,6 +11,7 @@ from .options import GateOptions
 from .reasons import Code, Decision, Reason
 from .scale import PAIRS_NEEDED
 from .signature import Discrepancies
+from .store.checks import finite
 
 REPORT_VERSION = 1
 TEACHING = "a linked clip teaches the rest after this run; without one run other prompts with other seeds"
@@ -58,18 +58,17 @@ class Report:
         data["version"] = REPORT_VERSION
         data["decision"] = self.decision.value
         data["reason_code"], data["reason"] = self.reason.code.value, self.reason.sentence
-        # NaN has no place in JSON; a distance that is not a number is as absent as one that does not exist.
-        found = self.discrepancies.as_dict() if self.discrepancies else None
-        data["discrepancies"] = found and {
-            k: v if v is not None and math.isfinite(v) else None for k, v in found.items()
-        }
-        data["thresholds"] = self.thresholds and dataclasses.asdict(self.thresholds)
-        data["donor"] = self.donor_id and {
-            "id": data.pop("donor_id"),
-            "age_seconds": round(time.time() - data.pop("donor_created"), 1),
-            "prompt": data.pop("donor_prompt"),
-            "similarity": data.pop("similarity"),
-        }
+        # NaN and infinity have no place in JSON: such a number is as absent as one that does not exist.
+        data["discrepancies"] = self.discrepancies and finite(self.discrepancies.as_dict())
+        data["thresholds"] = self.thresholds and finite(dataclasses.asdict(self.thresholds))
+        data["donor"] = self.donor_id and finite(
+            {
+                "id": data.pop("donor_id"),
+                "age_seconds": round(time.time() - data.pop("donor_created"), 1),
+                "prompt": data.pop("donor_prompt"),
+                "similarity": data.pop("similarity"),
+            }
+        )
         for name in ("donor_id", "donor_created", "donor_prompt", "similarity"):
             data.pop(name, None)
         return data
@@ -119,7 +118,15 @@ class Report:
         return " · ".join(parts) + note
 
 
+def _allowed(limits: dict[str, Any] | None, family: str) -> str:
+    if limits is None:
+        return "(no limit known yet)"
+    return "(no limit)" if limits[family] is None else f"of {limits[family]:.3g} allowed"
+
+
 def _age(seconds: float) -> str:
+    """Of what may have come from a computer whose clock is ahead."""
+    seconds = max(0.0, seconds)
     for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
         if seconds >= size:
             return f"{seconds / size:.0f} {unit}"
@@ -139,11 +146,12 @@ def summary(status: str, data: dict[str, Any]) -> str:
     if data["decision"] == "hit" and data["reason_code"] != Code.REUSED.value:
         lines.append(data["reason"])
     if data["donor"]:
-        lines.append(f"donor {data['donor']['id'][:8]}, text similarity {data['donor']['similarity']:.2f}")
+        similarity = data["donor"]["similarity"]
+        alike = "" if similarity is None else f", text similarity {similarity:.2f}"
+        lines.append(f"donor {data['donor']['id'][:8]}{alike}")
     for family, found in (data["discrepancies"] or {}).items():
         if found is not None:
-            limit = f"of {data['thresholds'][family]:.3g} allowed" if data["thresholds"] else "(no limit known yet)"
-            lines.append(f"{family} {found:.3g} {limit}")
+            lines.append(f"{family} {found:.3g} {_allowed(data['thresholds'], family)}")
     if data["region_history"]:
         lines.append("region " + ", ".join(f"{share:.0%} at step {step + 1}" for step, share in data["region_history"]))
     if data["attention"]:

@@ -17,6 +17,7 @@ and ``session.commit`` only after the whole run succeeded. Until the decision ev
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -38,7 +39,7 @@ from .request import Request
 from .settings import ENDED_EARLY
 from .signature import EarlySignature, build_signature
 from .store.entry import Entry, EntryInfo
-from .store.folder import Store
+from .store.folder import GB, Store
 from .store.read_ahead import EarlyReads
 from .store.tensor_file import EntryError
 
@@ -64,7 +65,10 @@ class Session:
         self._give_up = False
         self.departed = False  # whether a step was not the stock one
         self.reused: EntryInfo | None = None  # the donor of which steps are in the result
-        self.writes = options.store.mode != "read" and not request.reused_input
+        wanted = options.store.mode != "read" and not request.reused_input
+        size = 2 * math.prod(request.shape.latent) * (request.schedule.steps + len(request.schedule.checks))
+        self._too_large = wanted and size > options.store.budget_gb * GB  # its states would fill the memory for nothing
+        self.writes = wanted and not self._too_large
         self._heat = torch.zeros(request.shape.grid)
         self.sparse: SparseAttention | None = None
         shape = request.shape.latent, request.schedule.steps, request.schedule.checks
@@ -340,6 +344,8 @@ class Session:
             self._store.note_hit(self._donor.info.id, self.report.seconds_saved)
         if request.reused_input and self.reused is None:
             self.report.store_note = "not stored: its input latent came from a reused run"
+        elif self._too_large and self.report.decision is Decision.MISS:
+            self.report.store_note = f"not stored: {self._store.too_large}"
         if self._donor is not None or not capture.is_whole(request.schedule.steps):
             return
         info = EntryInfo(request.entry_id, request.key, time.time(), seconds, None, output, request.seed)

@@ -9,6 +9,7 @@ def show_status(node_id: str | None, text: str) -> None:
     """Told to the front end that queued the run, as other tabs may show other graphs; does nothing without one."""
     server = prompt_server()
     if server is not None and node_id is not None and server.client_id is not None:
+        text = text.encode(errors="replace").decode()  # what comes from a file may hold halves of characters
         server.send_progress_text(text, node_id, server.client_id)
 
 

@@ -182,6 +182,8 @@ async def _call_of(request: web.Request) -> Call:
 async def _body_of(request: web.Request) -> dict[str, Any]:
     if request.content_length is None or request.content_length > MAX_BODY_BYTES:
         raise BadRequest(f"the body must say its length and have at most {MAX_BODY_BYTES} bytes", 413)
+    if "Content-Encoding" in request.headers:  # what it says is the length before it is unpacked
+        raise BadRequest("the body must not be compressed", 415)
     try:
         body = json.loads(await request.read())
     except (ValueError, RecursionError) as error:

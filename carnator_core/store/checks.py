@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from .entry import is_id
+from .entry import LATEST, is_id
 
 MAX_TEXT = 1000
 MAX_FIELDS = 200
@@ -31,6 +31,11 @@ def is_bool(value: Any) -> bool:
 
 def is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e300 and value == value
+
+
+def is_time(value: Any) -> bool:
+    """Seconds since the epoch that a date can name."""
+    return is_number(value) and 0.0 <= value <= LATEST
 
 
 def one_of(*values: str) -> Check:

@@ -12,14 +12,13 @@ from __future__ import annotations
 import logging
 import os
 import re
-import time
 from contextlib import AbstractContextManager
 from pathlib import Path
 
 import torch
 
 from ..connectivity import Consensus
-from .disk import Disk, by_age, file_bytes, remove_file
+from .disk import Disk, by_age, file_bytes, is_unused, remove_file
 from .lock import locked
 from .tensor_file import EntryError, TensorFile, is_mass, write_file
 
@@ -126,7 +125,7 @@ class ConsensusFiles:
 
     def drop_unused(self, seconds: float, dry: bool) -> list[int]:
         """Delete those that were not used for so long, or only tell; their sizes in bytes."""
-        old = [path for used, path in by_age(self._folder) if path.suffix == SUFFIX and time.time() - used >= seconds]
+        old = [path for used, path in by_age(self._folder) if path.suffix == SUFFIX and is_unused(used, seconds)]
         return [size for path, size in [(path, file_bytes(path)) for path in old] if dry or remove_file(path)]
 
     def _read(self, path: Path) -> Consensus | None:

@@ -176,6 +176,11 @@ def by_age(folder: Path) -> list[tuple[float, Path]]:
     return sorted(found)
 
 
+def is_unused(used: float, seconds: float) -> bool:
+    """Whether a last use is so long ago; one of a computer whose clock is ahead was just now."""
+    return max(0.0, time.time() - used) >= seconds
+
+
 def _listed(folder: Path) -> list[os.DirEntry]:
     try:
         return list(os.scandir(folder))

@@ -23,7 +23,7 @@ from ..signature import EarlySignature
 from . import catalog as catalogs
 from .catalog import Catalog, CatalogDamaged, CatalogError, Usage
 from .consensus import BUDGET_SHARE, ConsensusFiles
-from .disk import Disk, folder_bytes
+from .disk import Disk, folder_bytes, is_unused
 from .entry import (
     SIGNATURE_FILE,
     Entry,
@@ -276,7 +276,7 @@ class Store:
                 self._count(entry.info.id, 0, 0.0)
                 return None
             if size > self.options.budget_gb * GB:
-                return f"not stored: {self._too_large}"
+                return f"not stored: {self.too_large}"
             if self.disk.free_bytes - written < MIN_FREE_BYTES:
                 return "not stored: less than 5 GB are free on the disk of the store"
         except OSError as error:
@@ -323,7 +323,7 @@ class Store:
         """
         info = verify_entry(folder)
         if folder_bytes(folder) > self.options.budget_gb * GB:
-            raise EntryError(self._too_large)
+            raise EntryError(self.too_large)
         try:
             self.disk.place(folder, info.id)
         except FileExistsError as error:
@@ -332,7 +332,7 @@ class Store:
         return info
 
     @property
-    def _too_large(self) -> str:
+    def too_large(self) -> str:
         return f"one entry is larger than the budget of {self.options.budget_gb:g} GB"
 
     # -- deleting --------------------------------------------------------------------------------------------------
@@ -388,7 +388,7 @@ class Store:
         """Delete, or if ``dry`` only tell, what was not used for so long: consensus and scale files, and entries but
         none that is pinned or in use. Raises CatalogError.
         """
-        old = [entry for entry in self.usage() if time.time() - entry.last_used >= unused_seconds]
+        old = [entry for entry in self.usage() if is_unused(entry.last_used, unused_seconds)]
         loose = [entry for entry in old if not entry.pinned]
         gone = [entry for entry in loose if (not self.in_use(entry.id) if dry else self.delete(entry.id))]
         means = self.consensuses.drop_unused(unused_seconds, dry)

@@ -28,6 +28,7 @@ from .checks import (
     is_number,
     is_plain,
     is_text,
+    is_time,
     made,
     map_of,
     one_of,
@@ -119,7 +120,7 @@ class Record:
 
 _CHECKS = {
     "id": is_name,
-    "when": is_number,
+    "when": is_time,
     "decision": one_of(*(decision.value for decision in Decision)),
     "reason_code": is_text,
     "reason": is_text,

@@ -53,9 +53,12 @@ def store_names(root: Path) -> list[str]:
 
 
 def is_store(root: Path, name: str) -> bool:
-    """Whether a run has left entries or decisions under a name."""
+    """Whether a run has left entries or decisions under a name, or may have."""
     folder = Path(root) / name
-    return is_store_name(name) and ((folder / ENTRIES).is_dir() or (folder / history.FILE).is_file())
+    try:
+        return is_store_name(name) and ((folder / ENTRIES).is_dir() or (folder / history.FILE).is_file())
+    except PermissionError:  # a folder that only somebody else may look into
+        return True
 
 
 def _opened(root: Path, options: StoreOptions) -> Store:

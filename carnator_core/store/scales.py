@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
@@ -19,7 +18,7 @@ from typing import Any
 from ..identity import digest
 from ..scale import MAX_PAIRS, PAIRS_NEEDED, Scale
 from .checks import is_number, optional
-from .disk import Disk, by_age, remove_file
+from .disk import Disk, by_age, is_unused, remove_file
 
 log = logging.getLogger("carnator")
 
@@ -123,7 +122,7 @@ class ScaleFiles:
     def drop_unused(self, unused_seconds: float) -> None:
         """Delete those that were not used for so long."""
         for used, path in self._by_age():
-            if time.time() - used >= unused_seconds:
+            if is_unused(used, unused_seconds):
                 remove_file(path)
 
     def _by_age(self) -> list[tuple[float, Path]]:

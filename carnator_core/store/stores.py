@@ -18,6 +18,7 @@ from .catalog import FILES, Catalog, CatalogDamaged, CatalogError, Listed, Total
 from .consensus import consensus_bytes
 from .disk import ENTRIES
 from .entry import PREVIEW_FILE, checked_id, read_preview
+from .eviction import Purged
 from .folder import Store
 from .history import History, Record
 from .tensor_file import EntryGone
@@ -128,7 +129,9 @@ class Stores:
 
     def purge(self, name: str, days: float, confirm: bool) -> Data:
         """Delete, or only tell, what was not used for so many days."""
-        purged = self._store(name).purge(days * 86400, dry=not confirm)
+        self._look(name)
+        store = registry.existing_store(self._root, name)  # None: decisions, and nothing was ever stored
+        purged = Purged(0, 0, 0, 0) if store is None else store.purge(days * 86400, dry=not confirm)
         told = purged.sentence if confirm else f"nothing deleted yet; it would be: {purged.sentence}"
         counts = {"count": purged.entries, "bytes": purged.bytes, "pinned": purged.pinned, "in_use": purged.in_use}
         return {**counts, "sentence": told}

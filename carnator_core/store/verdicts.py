@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ..reasons import Decision
-from .checks import is_bool, is_name, is_number, is_plain, is_text, made, map_of, one_of, optional
+from .checks import is_bool, is_name, is_number, is_plain, is_text, is_time, made, map_of, one_of, optional
 from .history import History
 from .journal import Journal
 
@@ -65,7 +65,7 @@ class Verdict:
 
 _CHECKS = {
     "id": is_name,
-    "when": is_number,
+    "when": is_time,
     "target": is_text,
     "donor": is_text,
     "safe": is_bool,

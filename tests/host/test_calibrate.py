@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from carnator_core.certificate_file import written
 from support.pack import pack_module
 
 THRESHOLDS = 1e3
@@ -76,7 +77,7 @@ def test_verdicts_become_a_certificate_only_if_it_is_to_be_saved(node, tmp_path:
     text, told, before = outputs(node, save=False)
     assert "save is off" in text and told["curve"] == [] and not (folder / "certificates").exists()
     text, told, plot = outputs(node, save=True)
-    assert text.startswith("store 'mine': certified: at most 5.0%")
+    assert text.startswith("store 'mine': certified: at most 5%")
     assert told["certificate"]["unsafe"] == 0 and told["curve"] and not torch.equal(plot, before)
     assert len(list((folder / "certificates").glob("*.json"))) == 1
 
@@ -86,7 +87,7 @@ def test_a_store_that_cannot_be_read_is_a_sentence(node, tmp_path: Path) -> None
     folder.mkdir(parents=True)
     (folder / "verdicts.jsonl").mkdir()
     text, told, _ = outputs(node, save=True)
-    assert text.startswith("store 'mine': ") and told["certificate"] is None
+    assert text == "store 'mine': the store 'mine' cannot be used: Is a directory" and told["certificate"] is None
 
 
 def test_the_node_runs_every_time_and_saves_nothing_by_default(node) -> None:
@@ -160,3 +161,18 @@ def test_a_certificate_that_does_not_fit_runs_with_strict_thresholds_and_says_so
     assert said in run.report.certificate and said in run.report.status() and not run.report.certified
     assert run.report.reason.code.value == "learning"
     assert torch.equal(result, call(tiny.model))
+
+
+def test_a_status_with_halves_of_characters_is_shown_and_fails_no_run(server) -> None:
+    from scripts.graphs import DemoGraph, only_node, without_video
+    from support.certificates import a_certificate, some_settings
+
+    graphs = DemoGraph.load(server.get("/object_info"))
+    graph = without_video(graphs.ours("a ball", steps=4))
+    graph[only_node(graph, "EmptyHunyuanLatentVideo")]["inputs"] |= {"width": 64, "height": 64, "length": 5}
+    graph[only_node(graph, "CarnatorCacheStore")]["inputs"]["name"] = "halves"
+    graph[only_node(graph, "CarnatorCompatibilityGate")]["inputs"]["mode"] = "certified"
+    shelf = server.base.user / "__carnator" / "stores" / "halves" / "certificates"
+    shelf.mkdir(parents=True)
+    (shelf / "one.json").write_bytes(written(a_certificate(some_settings(**{"half \ud800": "1"}))))
+    assert ", half ?, " in server.run(graph).texts(graphs.sampler)[-1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import http.client
 import json
 import logging
@@ -257,6 +258,14 @@ def test_what_cannot_be_understood_is_refused(world: World, method: str, path: s
 def test_a_large_body_is_not_even_read(world: World) -> None:
     answer = world.ask("POST", f"{STORE}/purge", b" " * 5000)
     assert answer.status == 413 and "4096" in answer.error
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate", "none"])
+def test_a_body_that_may_be_longer_than_it_says_is_not_unpacked(world: World, encoding: str) -> None:
+    packed = gzip.compress(b'{"older_than_days": 0, "confirm": true, "more": "' + b" " * 1_000_000 + b'"}')
+    answer = world.ask("POST", f"{STORE}/purge", packed, {**JSON, "Content-Encoding": encoding})
+    assert answer.status == 415 and answer.error == "the body must not be compressed"
+    assert world.ask("GET", f"{STORE}/entries").data["total"] == 1
 
 
 @pytest.mark.parametrize(("method", "path"), [(method, path) for method, path, _ in ROUTES if "{store}" in path])

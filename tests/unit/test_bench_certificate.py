@@ -41,7 +41,7 @@ def stages(folder: Path, development: list, certification: list, fresh: list = (
 def test_early_states_that_tell_everything_are_certified_and_text_that_tells_nothing_is_not() -> None:
     found = certify_labels(DEV, CERT, 0.05)
     certificate = found.certificate
-    assert certificate is not None and "certified: at most 5.0%" in found.sentence
+    assert certificate is not None and "certified: at most 5%" in found.sentence
     far = np.array([r["discrepancies"]["state"] >= 0.5 for r in CERT.records])
     near = CERT.labelled & ~far
     # The limits are few: what is accepted lies between the strictest and all that is near, and a few of the far ones.

@@ -10,7 +10,7 @@ import pytest
 from carnator_core.calibration import MOST_TESTS, calibrate_store, largest_group, progress_of
 from carnator_core.certificate_file import read_certificate
 from carnator_core.certificate_shelf import FOLDER, NONE_YET, standing
-from carnator_core.certify import NotCertified
+from carnator_core.certify import NotCertified, prepare
 from carnator_core.settings import LEAST_WORK_ACCEPTED
 from carnator_core.signature import FAMILIES
 from carnator_core.store.verdicts import FILE, Verdict
@@ -131,7 +131,7 @@ def test_without_save_no_label_is_looked_at(tmp_path: Path) -> None:
 
 def test_verdicts_that_pass_put_a_certificate_on_the_shelf(tmp_path: Path) -> None:
     found = calibrate_store(log(tmp_path, some_verdicts(120)), test=True)
-    assert found.text.startswith("certified: at most 5.0% of accepted reuse is unsafe, at 90.0% confidence")
+    assert found.text.startswith("certified: at most 5% of accepted reuse is unsafe, at 90% confidence")
     assert files(tmp_path) == [found.saved] and read_certificate(found.saved) == found.certificate
     assert standing(tmp_path, SETTINGS).certificate == found.certificate
     data = json.loads(json.dumps(found.to_dict(), allow_nan=False))
@@ -145,6 +145,24 @@ def test_verdicts_that_do_not_pass_say_why_and_leave_no_certificate(tmp_path: Pa
     assert files(tmp_path) == [] and standing(tmp_path, SETTINGS).sentence == NONE_YET
 
 
+@pytest.mark.parametrize("limit", [None, "", "wide", [0.1], True])
+def test_a_threshold_that_is_no_number_is_as_good_as_none(tmp_path: Path, limit) -> None:
+    """As the history writes one that is infinite, or as somebody's editor left it."""
+    edited = [replace(v, accepted_by={**GATE, "state": limit}) for v in some_verdicts(100)]
+    infinite = [replace(v, accepted_by={**GATE, "state": 1e9}) for v in some_verdicts(100)]
+    found = largest_group(edited), largest_group(infinite)
+    assert [prepare(group.pairs, SETTINGS).score.guards.tolist() for group in found] == [
+        prepare(found[1].pairs, SETTINGS).score.guards.tolist()
+    ] * 2
+
+
+def test_verdicts_that_cannot_be_read_are_not_said_to_be_none(tmp_path: Path) -> None:
+    (tmp_path / FILE).mkdir()
+    for look in (calibrate_store, progress_of):
+        with pytest.raises(IsADirectoryError):
+            look(tmp_path)
+
+
 def test_the_same_verdicts_again_are_the_same_test(tmp_path: Path) -> None:
     log(tmp_path, some_verdicts(120))
     first, second = calibrate_store(tmp_path, test=True), calibrate_store(tmp_path, test=True)
@@ -156,10 +174,10 @@ def test_each_further_test_is_made_at_half_the_error(tmp_path: Path) -> None:
     assert calibrate_store(tmp_path, test=True).certificate.confidence == 0.9
     log(tmp_path, some_verdicts(30, prefix="more"))
     second = calibrate_store(tmp_path, test=True)
-    assert second.certificate.confidence == pytest.approx(0.95) and "test 2, at 95.00% confidence" in second.text
+    assert second.certificate.confidence == pytest.approx(0.95) and "test 2, at 95% confidence" in second.text
     log(tmp_path, some_verdicts(1, prefix="last"))
     third = calibrate_store(tmp_path)
-    assert third.progress["needed"] == 72 and "test 3, at 97.50% confidence" in third.text
+    assert third.progress["needed"] == 72 and "test 3, at 97.5% confidence" in third.text
     assert calibrate_store(tmp_path, confidence=0.8, test=True).certificate.confidence == pytest.approx(0.95)
 
 
@@ -171,6 +189,14 @@ def test_after_too_many_tests_there_is_no_further_one(tmp_path: Path) -> None:
     log(tmp_path, some_verdicts(1, prefix="last"))
     found = calibrate_store(tmp_path, confidence=0.8, test=True)
     assert found.curve == [] and found.text.startswith("not certified: these settings were tested 16 times")
+
+
+def test_a_late_test_claims_no_certainty(tmp_path: Path) -> None:
+    log(tmp_path, some_verdicts(600))
+    for number in range(9):
+        found = calibrate_store(log(tmp_path, some_verdicts(1, prefix=f"again{number}")), delta=0.5, test=True)
+    assert "at 99.9609375% confidence" in found.certificate.sentence() and "test 9, at 99.9609375%" in found.text
+    assert replace(found.certificate, delta=0.0549).sentence().startswith("certified: at most 5.49% of")
 
 
 def test_a_test_of_other_settings_costs_nothing(tmp_path: Path) -> None:

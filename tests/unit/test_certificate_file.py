@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from carnator_core.certificate import BROUGHT, TOLERATED
 from carnator_core.certificate_file import MAX_BYTES, CertificateError, parsed, read_certificate, written
 from carnator_core.identity import digest
+from carnator_core.signature import Discrepancies
 from support.certificates import a_certificate, some_settings
 
 CERTIFICATE = a_certificate(count=600, unsafe=60)
@@ -81,6 +82,15 @@ def test_what_is_no_certificate_at_all(text: bytes, said: str) -> None:
     assert said in refused(text)
 
 
+def test_a_long_schema_is_cut_short() -> None:
+    assert len(refused(sealed(schema="x" * 50_000))) < 100
+
+
+def test_what_lies_however_far_beyond_a_limit_is_refused() -> None:
+    far = dataclasses.replace(CERTIFICATE, limit=-1e5)
+    assert far.excess(Discrepancies(*[0.01] * 4)) > 1e300 and not far.covers(Discrepancies(*[0.01] * 4))
+
+
 @pytest.mark.parametrize("schema", [0, 2, "1", None])
 def test_another_schema_is_told(schema) -> None:
     assert "has another format (schema" in refused(sealed(schema=schema))
@@ -96,6 +106,10 @@ def test_another_schema_is_told(schema) -> None:
         {"weights": {"state": -0.5}},
         {"weights": None},
         {"delta": 1.5},
+        {"delta": 1.0},
+        {"delta": 0.0},
+        {"confidence": 0.0},
+        {"created": 1e20},
         {"settings": {"steps": 20}},
         {"settings": [1]},
         {"path": [[0.5, 77]]},
@@ -122,6 +136,7 @@ def test_a_field_of_another_kind_is_told_by_its_name(changes: dict) -> None:
         ),
         ({"limit": 0.123}, "the limits that were tested"),
         ({"clusters": 3}, "its counts"),
+        ({"unsafe": 1000, "path": [[None, CERTIFICATE.accepted, 1000]], "limit": None}, "its counts"),
         ({"delta": 0.001}, "its bound"),
         ({"plan_hash": "0" * 32}, "its plan hash"),
         ({"settings": {"steps": "20"}}, "its plan hash"),

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from carnator_core.scale import PAIRS_NEEDED
 from carnator_core.session import Session
 from carnator_core.settings import LEAST_WORK, LEAST_WORK_ACCEPTED, differing, plan_hash
 from carnator_core.store.registry import open_store
+from carnator_core.store.verdicts import FILE as VERDICTS
 from carnator_core.store.verdicts import Verdict
 from support.certificates import a_certificate
 from support.fake_host import FakeHost
@@ -205,6 +207,24 @@ def test_a_good_certificate_serves_beside_a_bad_file(tmp_path: Path, settings, c
     assert "bad.json: the file is no plain JSON" in caplog.text
 
 
+@pytest.mark.skipif(os.name != "posix", reason="other systems have no such names and links")
+def test_names_and_links_of_any_kind_are_told_in_a_short_text(tmp_path: Path, settings) -> None:
+    path = put(tmp_path, wide(a_certificate(settings)))
+    (path.parent / "loop.json").symlink_to("loop.json")
+    assert run(tmp_path, LOCAL)[0].report.certified
+    path.unlink()
+    for name in (b"caf\xe9.json", b"two\nlines.json", b"1.json", b"2.json", b"3.json"):
+        Path(os.fsdecode(os.fsencode(path.parent) + b"/" + name)).write_text("{")
+    said = run(tmp_path, LOCAL)[0].report.certificate
+    assert said.encode() and "\n" not in said
+    assert said.count("no plain JSON") == 3 and said.endswith("; and 2 other files")
+
+
+def test_a_shelf_that_cannot_be_read_is_not_said_to_be_empty(tmp_path: Path, settings) -> None:
+    (tmp_path / "default" / FOLDER).write_text("no folder")
+    assert run(tmp_path, LOCAL)[0].report.certificate.endswith("; certificates: Not a directory")
+
+
 def test_a_shipped_certificate_serves_a_store_without_one(tmp_path: Path, settings, monkeypatch) -> None:
     shipped = tmp_path / "shipped"
     shipped.mkdir()
@@ -307,7 +327,7 @@ def test_volunteered_verdicts_count_one_by_one_each_pair_once() -> None:
 
 
 def test_a_lapsed_certificate_is_not_used_and_the_run_says_so(tmp_path: Path, settings) -> None:
-    certificate = wide(a_certificate(settings))
+    certificate = replace(wide(a_certificate(settings)), created=time.time() - 60)
     put(tmp_path, certificate)
     store = open_store(tmp_path, Options().store)
     for verdict in verdicts(certificate, 4):
@@ -315,9 +335,26 @@ def test_a_lapsed_certificate_is_not_used_and_the_run_says_so(tmp_path: Path, se
         store.verdicts.add(verdict)
     report = run(tmp_path, LOCAL)[0].report
     assert not report.certified and report.certificate.startswith("not certified: the certificate of ")
-    newer = replace(wide(a_certificate(settings, count=300)), created=time.time() + 60)
+    newer = wide(a_certificate(settings, count=300))
     put(tmp_path, newer)
     assert run(tmp_path, LOCAL)[0].report.certificate == newer.sentence(), "a newer one has verdicts of its own"
+
+
+def test_a_certificate_from_the_future_is_not_used(tmp_path: Path, settings) -> None:
+    """A clock was wrong: no verdict that is given until then would count against it."""
+    put(tmp_path, replace(wide(a_certificate(settings)), created=time.time() + 60))
+    report = run(tmp_path, LOCAL)[0].report
+    assert not report.certified and "which is later than now by this computer's clock" in report.certificate
+
+
+def test_while_verdicts_cannot_be_read_no_certificate_is_used(tmp_path: Path, settings) -> None:
+    put(tmp_path, wide(a_certificate(settings)))
+    assert run(tmp_path, LOCAL)[0].report.certified
+    (tmp_path / "default" / VERDICTS).mkdir()
+    report = run(tmp_path, LOCAL)[0].report
+    assert not report.certified and report.certificate == (
+        "not certified: the verdicts, which may speak against its certificate, cannot be read: Is a directory"
+    )
 
 
 def test_reports_with_a_certificate_are_plain_json(tmp_path: Path, settings) -> None:

@@ -51,7 +51,7 @@ def test_a_certificate_says_what_was_found_of_the_tested_part_alone() -> None:
 
 def test_the_sentence_tells_the_claim_and_the_data_behind_it() -> None:
     sentence = certify(some_pairs(120), SETTINGS).sentence()
-    for part in ("at most 5.0% of accepted reuse is unsafe", "90.0% confidence", "0 unsafe of", "bound", "coverage"):
+    for part in ("at most 5% of accepted reuse is unsafe", "90% confidence", "0 unsafe of", "bound", "coverage"):
         assert part in sentence
 
 
@@ -247,7 +247,7 @@ def test_a_family_that_all_lack_is_no_obstacle() -> None:
 def test_nothing_passes() -> None:
     pairs = [dataclasses.replace(p, unsafe=i % 4 == 0) for i, p in enumerate(some_pairs(300))]
     said = refused(pairs)
-    assert said.startswith("nothing passes: ") and "where 5.0% is asked for at 90.0% confidence" in said
+    assert said.startswith("nothing passes: ") and "where 5% is asked for at 90% confidence" in said
     assert certify(pairs, SETTINGS, delta=0.6).accepted > 200
 
 

@@ -2,13 +2,14 @@
 
 import dataclasses
 import json
+import math
 import time
 
 import pytest
 
 from carnator_core.options import GateOptions
 from carnator_core.reasons import Code, Decision, Reason
-from carnator_core.report import Report
+from carnator_core.report import Report, summary
 from carnator_core.signature import Discrepancies
 
 
@@ -36,6 +37,26 @@ def test_a_report_is_plain_json_and_has_a_version(report: Report) -> None:
     assert data["decision"] == report.decision.value
     assert data["reason_code"] == report.reason.code.value
     assert data["reason"] == report.reason.sentence
+
+
+@pytest.mark.parametrize("number", [math.inf, math.nan])
+def test_numbers_that_json_has_no_word_for_are_left_out(number: float) -> None:
+    """Another node may give any number for a threshold, and a text encoder may fail for a prompt."""
+    report = dataclasses.replace(
+        a_hit(),
+        thresholds=dataclasses.replace(GateOptions(), state=math.inf),
+        discrepancies=Discrepancies(number, None, 0.2, 0.3),
+        similarity=number,
+    )
+    data = json.loads(json.dumps(report.to_dict(), allow_nan=False))
+    assert data["thresholds"]["state"] is data["donor"]["similarity"] is data["discrepancies"]["representation"] is None
+    lines = summary("hit", {**data, "samplings": 1}).splitlines()
+    assert {"donor abc", "dynamics 0.2 of 2 allowed", "state 0.3 (no limit)"} <= set(lines)
+
+
+def test_a_donor_of_a_computer_whose_clock_is_ahead_has_no_negative_age() -> None:
+    report = dataclasses.replace(a_hit(), donor_created=time.time() + 7000)
+    assert "donor 0 s ago" in report.status()
 
 
 def test_what_a_hit_saved_is_told_and_never_negative() -> None:

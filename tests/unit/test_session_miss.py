@@ -57,6 +57,21 @@ def test_a_miss_evaluates_every_branch_of_every_step_over_all_tokens(tmp_path: P
     assert host.evaluated == [(step, branch, tokens) for step in range(20) for branch in ("cond", "uncond")]
 
 
+def test_what_no_budget_holds_is_not_even_kept_in_memory(tmp_path: Path) -> None:
+    """A thousand steps of a large video are as many gigabytes."""
+    host = FakeHost()
+    size = 2 * 4 * 3 * 16 * 32 * (20 + len(host.request(PROMPT).schedule.checks)) / 1e9
+    small, kept = Options(store=StoreOptions(budget_gb=0.99 * size)), []
+    host.before_step = lambda one, step: kept.append(len(one._capture.guided))
+    one, result = run(host, tmp_path, PROMPT, small)
+    assert torch.equal(result, host.dense(PROMPT)) and set(kept) == {0}
+    assert one.report.status().endswith(f"(not stored: one entry is larger than the budget of {0.99 * size:g} GB)")
+    assert one.report.entry_id is None and stored(tmp_path) == []
+    quiet, _ = run(host, tmp_path, PROMPT, Options(store=StoreOptions(budget_gb=0.99 * size, mode="read")))
+    assert quiet.report.store_note is None
+    assert run(FakeHost(), tmp_path, PROMPT, Options(store=StoreOptions(budget_gb=2 * size)))[0].report.entry_id
+
+
 def test_an_unguided_request_never_asks_for_the_unconditional_branch(tmp_path: Path) -> None:
     host = FakeHost(cfg=1.0)
     run(host, tmp_path, PROMPT)

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from carnator_core.options import StoreOptions
+from carnator_core.scale import Scale
 from carnator_core.store import disk as store_disk
 from carnator_core.store import folder as store_folder
 from carnator_core.store.entry import SIGNATURE_FILE, TRAJECTORY_FILE, Entry
@@ -412,6 +413,17 @@ def test_a_purge_spares_what_was_used_lately(tmp_path: Path) -> None:
         commit(store, a_donor(name))  # made in 2023
     store.note_hit("b", 1.0)
     assert store.purge(86400.0).entries == 1 and ids(store) == {"b"}
+
+
+def test_a_purge_of_all_spares_nothing_that_a_clock_ahead_has_marked(tmp_path: Path) -> None:
+    store, ahead = Store(tmp_path, StoreOptions()), time.time() + 1e6
+    entry = a_donor("a")
+    commit(store, replace(entry, info=replace(entry.info, created=ahead)))
+    store.scales.write("ab" * 16, [Scale(0.1, 0.2, 0.3, 0.4, 0.5)] * 8)
+    scale = tmp_path / "default" / "scales" / f"{'ab' * 16}.json"
+    os.utime(scale, (ahead, ahead))
+    assert store.purge(60.0).entries == 0 and scale.exists()
+    assert store.purge(0.0).entries == 1 and not scale.exists()
 
 
 def test_a_key_that_was_changed_in_the_catalog_alone_is_noticed(tmp_path: Path) -> None:

@@ -113,6 +113,16 @@ def test_no_record_names_a_place_on_the_disk(text: str, kept: str) -> None:
     assert record.reason == kept and record.status == f"declined: {kept}"
 
 
+@pytest.mark.parametrize("when", [-1.0, 1e15, None, "now"])
+def test_a_record_whose_time_no_date_can_name_is_left_out(tmp_path: Path, when) -> None:
+    """Whoever shows it makes a date of it."""
+    history = History(tmp_path)
+    history.add(a_record(id="good"))
+    with open(tmp_path / "decisions.jsonl", "a") as file:
+        file.write(json.dumps({**asdict(a_record(id="bad")), "when": when}) + "\n")
+    assert ids(history) == ["good"]
+
+
 def test_a_very_long_reason_is_clipped_at_once() -> None:
     started = time.perf_counter()
     report = Report(reason=Reason(Code.UNEXPECTED_CALL, "/ a" * 100_000))

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import sqlite3
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ from carnator_core.store.stores import NotThere, Refused, Stores
 from support.attention import a_mass, connected
 from support.fake_host import a_donor
 from support.logs import JPEG, a_record
+from support.rights import closed
 
 PICTURE = JPEG + bytes(50)
 
@@ -87,6 +89,24 @@ def test_a_summary_has_the_sums_of_a_store(stores: Stores, root: Path) -> None:
             }
         ]
     }
+
+
+def test_a_store_of_somebody_else_hides_no_other() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        root.chmod(0o755)
+        fill(root, 2)
+        fill(root, 1, "theirs")
+        for path in [root / "mine", *(root / "mine").rglob("*")]:
+            path.chmod(0o777 if path.is_dir() else 0o666)
+        stores = Stores(root, video_size=str)
+        with closed(root / "theirs"):
+            mine, theirs = stores.all()["stores"]
+            assert (mine["name"], mine["entries"], mine["error"]) == ("mine", 2, None)
+            assert (theirs["name"], theirs["entries"], theirs["error"]) == ("theirs", 0, "Permission denied")
+            with pytest.raises(PermissionError):
+                stores.decisions("theirs", 0, 9)
+        registry.close_stores()
 
 
 def test_the_budget_is_that_of_the_last_run_and_looking_leaves_it(stores: Stores, root: Path) -> None:
@@ -233,6 +253,15 @@ def test_pins_and_deletions(stores: Stores, root: Path) -> None:
         with pytest.raises(NotThere):
             change("mine", "e1")
     assert stores.entries("mine", "newest", 0, 9) == {"total": 0, "entries": []}
+
+
+def test_a_store_that_only_declined_runs_left_has_nothing_to_purge(stores: Stores, root: Path) -> None:
+    History(root / "mine").add(a_record(Decision.DECLINED))
+    told = stores.purge("mine", 0.0, True)
+    assert (told["count"], told["bytes"]) == (0, 0) and told["sentence"] == "0 entries deleted, 0.00 GB"
+    assert not (root / "mine" / "entries").exists()
+    with pytest.raises(NotThere):
+        stores.delete("mine", "e0")
 
 
 def test_an_entry_that_a_run_reads_is_not_deleted(stores: Stores, root: Path) -> None:

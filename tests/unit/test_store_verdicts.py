@@ -102,6 +102,7 @@ BAD_FIELDS = {
     "no id": {"id": None},
     "no time": {"when": None},
     "a time that is none": {"when": math.nan},
+    "a time that no date can name": {"when": 1e15},
     "safe as a word": {"safe": "yes"},
     "somebody else": {"origin": "nobody"},
     "an endless share": {"share": math.inf},

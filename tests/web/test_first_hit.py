@@ -38,6 +38,15 @@ SHOW_CFG = """(id) => {
 }"""
 SHOWN = """() => window.app.graph._nodes.find((node) => node.subgraph).widgets
     .map(({ name, value }) => [name, value])"""
+# Puts a reroute node on the link of an input.
+PUT_REROUTE = """([id, name]) => {
+    const { graph } = window.app, node = graph.getNodeById(Number(id));
+    const reroute = window.LiteGraph.createNode("Reroute");
+    const slot = node.inputs.findIndex((input) => input.name === name), link = graph.getLink(node.inputs[slot].link);
+    graph.add(reroute);
+    graph.getNodeById(link.origin_id).connect(link.origin_slot, reroute, 0);
+    reroute.connect(0, node, slot);
+}"""
 EXECUTE = "(command) => window.app.extensionManager.command.execute(command)"
 SETTLE_MS = 800  # front ends write down what changed a moment later
 
@@ -159,7 +168,8 @@ def test_title_place_and_look_stay(stock: Stock) -> None:
     page.page.evaluate(
         """([id, title]) => {
             const look = { title, mode: 4, color: "#323", bgcolor: "#535" };
-            Object.assign(window.app.graph.getNodeById(Number(id)), look);
+            const node = Object.assign(window.app.graph.getNodeById(Number(id)), look);
+            node.outputs[0].links.push(99999); // as in workflows that an editor has saved wrongly
         }""",
         [sampler, TITLE],
     )
@@ -167,6 +177,7 @@ def test_title_place_and_look_stay(stock: Stock) -> None:
     stock.command("ReuseInWorkflow")
     assert page.page.evaluate(look, OURS) == before
     assert before["title"] == TITLE
+    assert page.page.evaluate("(id) => window.app.graph.getNodeById(Number(id)) ?? null", sampler) is None
 
 
 @pytest.mark.parametrize("prompts_too", [False, True], ids=["alone", "with-prompts"])
@@ -220,6 +231,7 @@ def test_apply_is_put_before_the_model_input_of_other_samplers(stock: Stock, art
         flow.node("SaveLatent", 4, samples=sampler[0])
     flow.node("SamplerCustom", 3)
     page.load(flow.to_dict())
+    page.page.evaluate(PUT_REROUTE, [custom.data["id"], "guider"])
     page.page.wait_for_timeout(SETTLE_MS)
     graph = queued(page)
     stock.command("ReuseInWorkflow")
@@ -235,6 +247,7 @@ def test_apply_is_put_before_the_model_input_of_other_samplers(stock: Stock, art
         assert after[apply]["inputs"]["model"] == graph[node]["inputs"]["model"]
         graph[node]["inputs"]["model"] = [apply, 0]
     assert {node: content for node, content in after.items() if content["class_type"] != APPLY} == graph
+    page.page.evaluate(PUT_REROUTE, [advanced.data["id"], "model"])
     stock.command("ReuseInWorkflow")
     assert queued(page) == after
 
@@ -261,6 +274,7 @@ def test_reroutes_and_a_seed_from_outside_stay(stock: Stock) -> None:
     after = queued(page)
     assert {name: after[made]["inputs"][name] for name in graph[sampler]["inputs"]} == graph[sampler]["inputs"]
     assert isinstance(graph[sampler]["inputs"]["seed"], list)
+    expect(page.page.get_by_text("Its seed comes from another node").first).to_be_visible()
 
 
 def test_front_ends_that_ask_no_extension_get_the_entry_as_well(stock: Stock) -> None:

@@ -83,7 +83,8 @@ function replaceStock(node) {
   const made = replace(node, OURS)
   if (made === null) return ["notReplaced"]
   if (clip) feed(clip, made, slotOf(made, "clip"))
-  return ["replaced", "seedStays", clip ? "secondRun" : "noClip"]
+  const seed = linkOf(made, slotOf(made, "seed")) ? "seedLinked" : "seedStays"
+  return ["replaced", seed, clip ? "secondRun" : "noClip"]
 }
 
 function back(node) {
@@ -140,6 +141,7 @@ function replace(node, type) {
   }
   for (const id of [...(node.outputs[0].links ?? [])]) {
     const link = graph.getLink(id)
+    if (!link) continue // saved workflows may name links that they do not hold
     const reader = graph.getNodeById(link.target_id)
     if (reader) made.connect(0, reader, link.target_slot, link.parentId)
     else graph.outputs[link.target_slot].connect(made.outputs[0], made, link.parentId)
@@ -204,10 +206,11 @@ function linkOf(node, slot) {
   return id == null ? null : node.graph.getLink(id)
 }
 
-/** The node that feeds an input; null if it is not linked or fed by the subgraph's own inputs. */
+/** The node that feeds an input, reroutes aside; null if it is not linked or fed by the subgraph's own inputs. */
 function originOf(node, slot) {
   const link = linkOf(node, slot)
-  return link ? (node.graph.getNodeById(link.origin_id) ?? null) : null
+  const origin = link ? (node.graph.getNodeById(link.origin_id) ?? null) : null
+  return origin?.type === "Reroute" ? originOf(origin, 0) : origin
 }
 
 /** Lets a link's origin feed one more input. The origin may be an input of the subgraph. */

@@ -102,6 +102,7 @@ export const english = {
   backSelected: "Carnator: back to KSampler",
   replaced: "Carnator Reuse Sampler is in KSampler's place.",
   seedStays: "Its seed stays as it is from run to run: change words of the prompt instead.",
+  seedLinked: "Its seed comes from another node: keep it fixed there, and change words of the prompt instead.",
   secondRun: "The first run also learns your model; the second one, with a few words changed, can be a hit.",
   noClip: "No text encoder was found in this graph: link one to clip, or five runs with other prompts and seeds teach it your model.",
   backAgain: "KSampler is back, with its seed fixed.",

@@ -102,6 +102,7 @@ export const chinese = {
   backSelected: "Carnator：换回 KSampler",
   replaced: "已用 Carnator 复用采样器 替换 KSampler。",
   seedStays: "种子在每次运行中保持不变：请改动提示词。",
+  seedLinked: "它的种子来自另一个节点：请在那里固定种子，只改动提示词。",
   secondRun: "第一次运行还会学习你的模型；第二次运行只改动几个词，就可能命中。",
   noClip: "在此图中没有找到文本编码器：请将其连接到 clip，否则需要五次使用不同提示词和种子的运行来学习你的模型。",
   backAgain: "已换回 KSampler，种子固定不变。",
