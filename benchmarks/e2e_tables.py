@@ -32,6 +32,11 @@ def hits(result: dict[str, Any]) -> list[dict[str, Any]]:
     return [{"asked_region": float(re.search(r"region (\d+)%", row["what"])[1]) / 100, **row} for row in rows]
 
 
+def is_sweep(result: dict[str, Any]) -> bool:
+    """Whether hits were measured at several regions and several densities."""
+    return all(len({row[name] for row in hits(result)}) > 1 for name in ("asked_region", "density"))
+
+
 def sections(folder: Path) -> list[str]:
     """Everything that was measured at full size, as Markdown."""
     found = load(folder)
@@ -46,7 +51,7 @@ def pictures_of(folder: Path) -> list[Path]:
 def _section(result: dict[str, Any]) -> str:
     """One file: where it comes from, what a sweep says at a glance, and every run."""
     parts = [f"## {result['model']}, {result['steps']} steps\n", f"{_origin(result)}\n"]
-    if len({row["asked_region"] for row in hits(result)}) > 1 and len({row["density"] for row in hits(result)}) > 1:
+    if is_sweep(result):
         parts += ["Speed-up of hits:\n", f"{markdown(_grid(result))}\n"]
     return "\n".join([*parts, f"{markdown(_lines(result))}\n"])
 
@@ -55,10 +60,11 @@ def _origin(result: dict[str, Any]) -> str:
     calls = result.get("calls") or [{"command": result["command"], "date": result["date"]}]
     commands = [f"`{command}`{_times(len(list(same)))}" for command, same in groupby(c["command"] for c in calls)]
     skips = ", ".join(map(str, result.get("easycache_skips", [])))
+    cached = f", and the evaluations that core's own EasyCache skips: {skips}" if skips else ""
     patterns = (
         f" What depends on values is taken from the demo model at {result['steps']} steps (`patterns_cpu.json`, "
-        f"euler): which steps are held, and the evaluations that core's own EasyCache skips: {skips}."
-        if skips
+        f"euler): which steps are held{cached}."
+        if result.get("change")
         else ""
     )
     note = f" {result['note']}" if "note" in result else ""

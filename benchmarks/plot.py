@@ -7,7 +7,7 @@ from typing import Any
 
 from scripts.testbed.console import say
 
-from .e2e_tables import hits
+from .e2e_tables import hits, is_sweep
 
 
 def write_plot(rows: list[dict[str, Any]], title: str, path: Path) -> None:
@@ -37,23 +37,25 @@ def write_plot(rows: list[dict[str, Any]], title: str, path: Path) -> None:
 
 
 def speed_by_region(results: list[dict[str, Any]], folder: Path) -> None:
-    """One PNG per model with hits at several regions: a line per density and number of steps."""
+    """One PNG per model that was swept: a line per density and number of steps."""
+    results = [result for result in results if is_sweep(result)]
     for model in dict.fromkeys(result["model"] for result in results):
         swept = [result for result in results if result["model"] == model]
-        if not any(len({row["asked_region"] for row in hits(result)}) > 1 for result in swept):
-            continue
+        densities = sorted({row["density"] for result in swept for row in hits(result)})
         figure = _figure(8, 5.5)
         if figure is None:
             return
         axes = figure.add_subplot()
         for result, style in zip(swept, ("-", "--", ":"), strict=False):
-            for number, density in enumerate(sorted({row["density"] for row in hits(result)})):
+            for density in sorted({row["density"] for row in hits(result)}):
                 rows = sorted(
                     (row["asked_region"], row["speedup"]) for row in hits(result) if row["density"] == density
                 )
                 attention = "dense attention" if density == 1 else f"density {density:g}"
                 label = f"{result['steps']} steps, {attention}"
-                axes.plot(*zip(*rows, strict=True), style, color=f"C{number}", marker="o", label=label)
+                axes.plot(
+                    *zip(*rows, strict=True), style, color=f"C{densities.index(density)}", marker="o", label=label
+                )
         axes.set_xlabel("region: share of the video that a hit computes itself")
         axes.xaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
         axes.set_ylabel("speed-up over the stock sampler")
