@@ -83,9 +83,7 @@ class Decider:
             if now.certificate is not None:
                 self._certificate, self.limits = now.certificate, now.certificate.limits
         self._report.thresholds = self._options.by_hand
-        if self._learns:
-            known = pairs_known(self._store, self._request.key, self._options.probe.min_text_similarity)
-            self._report.learned_pairs = min(PAIRS_NEEDED, known)
+        self._tell_learned()
         self.tell_settings(DENSE)
         if found.candidates:
             self._read_early(found.candidates)
@@ -98,6 +96,15 @@ class Decider:
         self._attention.expect(candidates[0].info)
         if self._learns:
             self._early.expect(on_own_scale, *self._scaling)
+
+    def _tell_learned(self) -> None:
+        """How much is known of the model's scale, where the thresholds are to be put on it."""
+        if not self._learns:
+            return
+        known = pairs_known(self._store, self._request.key, self._options.probe.min_text_similarity)
+        self._report.learned_pairs = min(PAIRS_NEEDED, known)
+        if known < PAIRS_NEEDED and self._options.store.mode == "read":
+            self._report.scale_note = "nothing is learned in a store that is only read"
 
     def tell_settings(self, attention: str) -> None:
         """Note the settings of the request as it stands in its report."""
@@ -125,6 +132,7 @@ class Decider:
             accepted.trajectory.close()
             self.lose_certificate("attention used")
             self.limits = Thresholds(STRICT, self._options.reuse.region_threshold)
+            self._tell_learned()
         learning = self._learn()
         judged = self._cheapest(mine) if self._options.certified else self._by_work(mine)
         if learning:

@@ -100,7 +100,7 @@ def calibrate(flow: Workflow) -> None:
     model, vae = shifted(flow, "wan2.1_t2v_1.3B_fp16.safetensors", WAN21, 8.0), vae_loader(flow, "wan_2.1_vae", WAN21)
     clip, positive, negative = prompts(flow)
     latent = flow.node("EmptyHunyuanLatentVideo", 1, width=832, height=480, length=33)
-    store, gate = flow.node("CarnatorCacheStore", 1)[0], flow.node("CarnatorCompatibilityGate", 1, mode="certified")[0]
+    store, gate = flow.node("CarnatorCacheStore", 1)[0], flow.node("CarnatorCompatibilityGate", 1, mode="thresholds")[0]
     settings = {"steps": 30, "cfg": 6.0, "sampler_name": "uni_pc"}
     sampler = reuse_sampler(flow, model, clip, positive, negative, latent[0], store=store, gate=gate, **settings)
     flow.node("CarnatorReport", 3, report=sampler[1])

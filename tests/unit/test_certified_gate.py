@@ -247,6 +247,7 @@ def test_a_certificate_whose_attention_cannot_be_had_decides_nothing(tmp_path: P
     report = run(tmp_path, LOCAL)[0].report
     assert report.certificate == "not certified for these settings (differs in attention used)"
     assert not report.certified and report.decision is Decision.MISS and report.reason.code is Code.LEARNING
+    assert report.learned_pairs == 0, "so that a linked clip teaches"
 
 
 def test_files_are_read_again_only_after_they_changed(tmp_path: Path, settings, monkeypatch) -> None:

@@ -136,6 +136,14 @@ def test_a_model_that_is_not_known_learns_first_and_runs_densely(tmp_path: Path)
     assert torch.equal(result, host.dense(PROMPT * 1.01))
 
 
+def test_a_store_that_is_only_read_promises_no_learning(tmp_path: Path) -> None:
+    host = FakeHost()
+    run(host, tmp_path, PROMPT)
+    one, _ = run(host, tmp_path, PROMPT * 1.01, replace(LEARNING, store=StoreOptions(mode="read")))
+    sentence = one.report.reason.sentence
+    assert one.report.status() == f"miss: {sentence} (nothing is learned in a store that is only read)"
+
+
 def test_after_enough_unrelated_pairs_the_gate_opens_on_the_models_own_scale(tmp_path: Path) -> None:
     """Eight pairs need five seeds: another seed is another composition."""
     for seed in range(5):
