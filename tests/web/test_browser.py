@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser
 
 from scripts.graphs import OURS, WORKFLOW
-from scripts.testbed.browser import Editor, editor
+from scripts.testbed.browser import Editor
 from scripts.testbed.server import ComfyServer
 from scripts.testbed.workflow import to_graph
 from scripts.workflow_job.graphs import WORKFLOWS
-from support.browser import screenshot
+from support.browser import CASES, Drawn, screenshot
 from support.paths import TESTS
 
+SMALL = {"width": 128, "height": 128, "length": 9}
 STEPS = 6
+
+pytestmark = pytest.mark.parametrize("shared_page", CASES[:1], ids="-".join, indirect=True)
 
 
 @pytest.fixture(scope="module")
@@ -29,15 +30,16 @@ def workflow() -> dict[str, Any]:
 
 
 @pytest.fixture
-def page(browser: Browser, workflow: dict[str, Any], server: ComfyServer) -> Iterator[Editor]:
-    with editor(browser, server.address) as opened:
-        opened.load(workflow)
-        yield opened
+def page(drawn: Drawn, workflow: dict[str, Any]) -> Editor:
+    drawn.page.load(workflow)
+    return drawn.page
 
 
 def test_status_is_on_the_node_after_a_run(page: Editor, artifacts: Path) -> None:
     sampler = page.node_id(OURS)
     page.set_widget(sampler, "steps", STEPS)
+    for side, size in SMALL.items():
+        page.set_widget(page.node_id("EmptyHunyuanLatentVideo"), side, size)
     assert page.alerts() == []
     page.run()
     output = page.output(sampler)
