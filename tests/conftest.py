@@ -21,6 +21,15 @@ from scripts.testbed.bootstrap import Install, current_install  # noqa: E402
 from scripts.testbed.server import ComfyServer  # noqa: E402
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    if config.getoption("dist") != "loadfile":
+        return None
+    from support.sharing_out import ByFilesAndPages
+
+    return ByFilesAndPages(config, log)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         group = item.path.relative_to(TESTS).parts[0]

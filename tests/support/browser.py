@@ -3,17 +3,34 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
 import pytest
 from playwright.sync_api import Page
 
-from scripts.testbed.browser import chromium_path
+from scripts.testbed.browser import Editor, chromium_path
 from scripts.testbed.environment import Environment
+from scripts.testbed.server import ComfyServer
 
 # Fixtures of the servers with either front end, and how nodes are drawn.
 CASES = [("server", "canvas"), ("server", "vue"), ("current_server", "canvas"), ("current_server", "vue")]
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A page with the editor, and how it came to be."""
+
+    page: Editor
+    server: ComfyServer
+    own: bool  # the front end is this ComfyUI's own, not a current one
+    drawing: str  # of nodes: "canvas" or "vue"
+    language: str
+
+    @property
+    def name(self) -> str:
+        return f"{'own' if self.own else 'current'}-{self.drawing}"
 
 
 def find_chromium() -> str:

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import expect
 
 from scripts.graphs import OURS, STOCK
-from scripts.testbed.browser import Editor, editor
-from scripts.testbed.server import ComfyServer
+from scripts.testbed.browser import Editor
 from scripts.testbed.workflow import to_graph
 from scripts.workflow_job.builder import Workflow
 from scripts.workflow_job.first_hit import stock_demo
-from support.browser import CASES, screenshot
+from support.browser import Drawn, screenshot
 
 APPLY = "CarnatorApply"
 HERE, BACK = "Reuse with Carnator", "Back to KSampler"
@@ -48,7 +47,22 @@ PUT_REROUTE = """([id, name]) => {
     reroute.connect(0, node, slot);
 }"""
 EXECUTE = "(command) => window.app.extensionManager.command.execute(command)"
-SETTLE_MS = 800  # front ends write down what changed a moment later
+# Front ends lay out new nodes, and write down what changed, some frames later.
+SETTLE = """async (frames) => {
+    for (let last, same = 0; same < frames; same++) {
+        await new Promise(requestAnimationFrame);
+        const now = JSON.stringify(window.app.graph.serialize());
+        if (now !== last) same = 0;
+        last = now;
+    }
+}"""
+QUIET_FRAMES = 10
+# The nodes as the front end has written them down for undo, those in subgraphs too.
+WRITTEN = """() => {
+    const { nodes, definitions } = window.app.extensionManager.workflow.activeWorkflow.changeTracker.activeState;
+    const all = [nodes, ...(definitions?.subgraphs ?? []).map((graph) => graph.nodes)].flat();
+    return JSON.stringify(all.map(({ id, type }) => [id, type]));
+}"""
 
 
 @dataclass(frozen=True)
@@ -58,14 +72,28 @@ class Stock:
     page: Editor
     workflow: dict[str, Any]
     info: dict[str, Any]
-    name: str
-    has_entries: bool  # extensions have entries in the menu of a node
+    name: str  # of the case
+
+    @property
+    def has_entries(self) -> bool:
+        """Whether extensions have entries in the menu of a node."""
+        return self.name != "own-vue"
 
     def load(self) -> str:
         """Returns the KSampler's id."""
         self.page.load(self.workflow)
-        self.page.page.wait_for_timeout(SETTLE_MS)
+        self.settle()
         return self.page.node_id(STOCK)
+
+    def settle(self) -> None:
+        self.page.page.evaluate(SETTLE, QUIET_FRAMES)
+
+    def changing(self, action: Callable[[], object]) -> None:
+        """Does something that is one step for undo, and waits until the front end has written that down."""
+        before = self.page.page.evaluate(WRITTEN)
+        action()
+        self.page.page.wait_for_function(f"(before) => ({WRITTEN})() !== before", arg=before)
+        self.settle()
 
     def choose(self, node: str, entry: str) -> None:
         """Takes an entry of a node's menu, or the same from its toolbox."""
@@ -73,20 +101,21 @@ class Stock:
         self.page.view(700 - 0.8 * pos[0], 300 - 0.8 * pos[1], 0.8)
         self.page.open_menu(node)
         if self.has_entries:
-            self.page.page.get_by_text(entry, exact=True).click()
+            button = self.page.page.get_by_text(entry, exact=True)
         else:
             self.page.page.keyboard.press("Escape")
             icon = "pi-history" if entry == HERE else "pi-undo"
-            self.page.page.locator(f".selection-toolbox button:has(.{icon})").click()
-        self.page.page.wait_for_timeout(SETTLE_MS)
+            button = self.page.page.locator(f".selection-toolbox button:has(.{icon})")
+        self.changing(button.click)
 
-    def command(self, name: str) -> None:
-        self.page.page.evaluate(EXECUTE, f"Carnator.{name}")
-        self.page.page.wait_for_timeout(SETTLE_MS)
+    def reuse_in_workflow(self) -> None:
+        self.page.page.evaluate(EXECUTE, "Carnator.ReuseInWorkflow")
 
     def undo(self) -> None:
-        self.page.page.keyboard.press("Control+z")
-        self.page.page.wait_for_timeout(SETTLE_MS)
+        keys = ("Control", "z")
+        self.changing(lambda: [self.page.page.keyboard.down(key) for key in keys])
+        for key in reversed(keys):  # one front end reads keys a frame later, and writes down when Control comes up
+            self.page.page.keyboard.up(key)
 
     def kept(self) -> list[dict[str, Any]]:
         """The nodes as they are saved. One front end moves and scales all of them whenever it loads a graph."""
@@ -119,21 +148,12 @@ def queued(page: Editor) -> dict[str, Any]:
     return {n: {"class_type": c["class_type"], "inputs": c["inputs"]} for n, c in page.graph().items()}
 
 
-@pytest.fixture(scope="module", params=CASES, ids="-".join)
-def stock(request: pytest.FixtureRequest, browser: Browser) -> Iterator[Stock]:
-    fixture, drawing = request.param
-    server: ComfyServer = request.getfixturevalue(fixture)
-    info = server.get("/object_info")
+@pytest.fixture(scope="module")
+def stock(drawn: Drawn) -> Stock:
+    info = drawn.server.get("/object_info")
     flow = Workflow("first_hit", info)
     stock_demo(flow)
-    server.post("/settings", {"Comfy.VueNodes.Enabled": drawing == "vue"})
-    name = f"first-hit-{'own' if fixture == 'server' else 'current'}-{drawing}"
-    try:
-        with editor(browser, server.address) as page:
-            yield Stock(page, flow.to_dict(), info, name, (fixture, drawing) != ("server", "vue"))
-            assert page.errors == []
-    finally:
-        server.post("/settings", {"Comfy.VueNodes.Enabled": False})
+    return Stock(drawn.page, flow.to_dict(), info, drawn.name)
 
 
 def test_an_entry_puts_our_sampler_in_place_and_one_undo_takes_it_back(stock: Stock, artifacts: Path) -> None:
@@ -141,7 +161,7 @@ def test_an_entry_puts_our_sampler_in_place_and_one_undo_takes_it_back(stock: St
     sampler = stock.load()
     graph, kept = queued(page), stock.kept()
     stock.choose(sampler, HERE)
-    screenshot(page.page, artifacts, stock.name)
+    screenshot(page.page, artifacts, f"first-hit-{stock.name}")
     made = page.node_id(OURS)
     clip = graph[graph[sampler]["inputs"]["positive"][0]]["inputs"]["clip"]
     assert queued(page) == stock.by_hand(sampler, made, clip)
@@ -174,7 +194,7 @@ def test_title_place_and_look_stay(stock: Stock) -> None:
         [sampler, TITLE],
     )
     before = page.page.evaluate(look, STOCK)
-    stock.command("ReuseInWorkflow")
+    stock.changing(stock.reuse_in_workflow)
     assert page.page.evaluate(look, OURS) == before
     assert before["title"] == TITLE
     assert page.page.evaluate("(id) => window.app.graph.getNodeById(Number(id)) ?? null", sampler) is None
@@ -191,12 +211,12 @@ def test_a_sampler_in_a_subgraph_keeps_what_feeds_it_and_what_reads_it(stock: St
         }""",
         [STOCK, "CLIPTextEncode"] if prompts_too else [STOCK],
     )
-    page.page.wait_for_timeout(SETTLE_MS)
+    stock.settle()
     page.page.evaluate(SHOW_CFG, sampler)
     graph, shown = queued(page), page.page.evaluate(SHOWN)
     assert any(name.endswith("cfg") and value == 5 for name, value in shown)
     old = next(node for node in graph if node.endswith(f":{sampler}"))
-    stock.command("ReuseInWorkflow")
+    stock.changing(stock.reuse_in_workflow)
     after = queued(page)
     assert [value for _, value in page.page.evaluate(SHOWN)] == [value for _, value in shown]
     made = next(node for node, content in after.items() if content["class_type"] == OURS)
@@ -232,10 +252,10 @@ def test_apply_is_put_before_the_model_input_of_other_samplers(stock: Stock, art
     flow.node("SamplerCustom", 3)
     page.load(flow.to_dict())
     page.page.evaluate(PUT_REROUTE, [custom.data["id"], "guider"])
-    page.page.wait_for_timeout(SETTLE_MS)
+    stock.settle()
     graph = queued(page)
-    stock.command("ReuseInWorkflow")
-    screenshot(page.page, artifacts, f"{stock.name}-apply")
+    stock.changing(stock.reuse_in_workflow)
+    screenshot(page.page, artifacts, f"first-hit-{stock.name}-apply")
     expect(page.page.get_by_text("no model is linked to the sampler").first).to_be_visible()
     after = queued(page)
     added = [node for node in after if node not in graph]
@@ -248,7 +268,9 @@ def test_apply_is_put_before_the_model_input_of_other_samplers(stock: Stock, art
         graph[node]["inputs"]["model"] = [apply, 0]
     assert {node: content for node, content in after.items() if content["class_type"] != APPLY} == graph
     page.page.evaluate(PUT_REROUTE, [advanced.data["id"], "model"])
-    stock.command("ReuseInWorkflow")
+    stock.settle()
+    stock.reuse_in_workflow()
+    stock.settle()
     assert queued(page) == after
 
 
@@ -268,7 +290,7 @@ def test_reroutes_and_a_seed_from_outside_stay(stock: Stock) -> None:
     )
     count = "() => [window.app.graph.reroutes.size, window.app.graph.floatingLinks.size]"
     graph = queued(page)
-    stock.command("ReuseInWorkflow")
+    stock.changing(stock.reuse_in_workflow)
     assert page.page.evaluate(count) == [2, 0]
     made = page.node_id(OURS)
     after = queued(page)
@@ -310,4 +332,4 @@ def test_the_first_run_learns_and_the_second_is_a_hit(stock: Stock, artifacts: P
     page.set_widget(page.node_titled("Prompt"), "text", OTHER_WORDS)
     page.run()
     assert page.output(made)["text"][0].startswith("hit ")
-    screenshot(page.page, artifacts, f"{stock.name}-hit")
+    screenshot(page.page, artifacts, f"first-hit-{stock.name}-hit")

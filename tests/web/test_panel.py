@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Locator, expect
+from playwright.sync_api import Locator, expect
 
 from scripts.graphs import OURS, WORKFLOW
-from scripts.testbed.browser import Editor, editor
-from scripts.testbed.server import ComfyServer
-from support.browser import CASES, screenshot
+from scripts.testbed.browser import Editor
+from support.browser import Drawn, screenshot
 
 PROMPT = "Prompt"  # how the title of the node begins
 SMALL = {"width": 128, "height": 128, "length": 9}
@@ -46,32 +44,24 @@ class Ran:
     name: str  # of the case, of its store and of its pictures
 
 
-@pytest.fixture(scope="module", params=CASES, ids="-".join)
-def ran(request: pytest.FixtureRequest, browser: Browser) -> Iterator[Ran]:
-    fixture, drawing = request.param
-    server: ComfyServer = request.getfixturevalue(fixture)
-    server.post("/settings", {"Comfy.VueNodes.Enabled": drawing == "vue"})
-    try:
-        with editor(browser, server.address) as page:
-            name = f"web-{'own' if fixture == 'server' else 'current'}-{drawing}"
-            page.load(json.loads(WORKFLOW.read_text(encoding="utf-8")))
-            sampler, gate = page.node_id(OURS), page.node_id("CarnatorCompatibilityGate")
-            page.page.evaluate(ADD_REPORT, sampler)
-            page.set_widget(page.node_id("CarnatorCacheStore"), "name", name)
-            page.set_widget(sampler, "steps", 8)
-            page.set_widget(sampler, "max_region_percent", 100)
-            for side, size in SMALL.items():
-                page.set_widget(page.node_id("EmptyHunyuanLatentVideo"), side, size)
-            for family in FAMILIES:
-                page.set_widget(gate, family, 2.0)
-            page.run()
-            expect(status(page, OURS).first).to_have_attribute("data-decision", "miss")
-            page.set_widget(page.node_titled(PROMPT), "text", "a large white cube drifts left over a city in fog")
-            page.run()
-            yield Ran(page, name)
-            assert page.errors == []
-    finally:
-        server.post("/settings", {"Comfy.VueNodes.Enabled": False})
+@pytest.fixture(scope="module")
+def ran(drawn: Drawn) -> Ran:
+    page, name = drawn.page, f"web-{drawn.name}"
+    page.load(json.loads(WORKFLOW.read_text(encoding="utf-8")))
+    sampler, gate = page.node_id(OURS), page.node_id("CarnatorCompatibilityGate")
+    page.page.evaluate(ADD_REPORT, sampler)
+    page.set_widget(page.node_id("CarnatorCacheStore"), "name", name)
+    page.set_widget(sampler, "steps", 8)
+    page.set_widget(sampler, "max_region_percent", 100)
+    for side, size in SMALL.items():
+        page.set_widget(page.node_id("EmptyHunyuanLatentVideo"), side, size)
+    for family in FAMILIES:
+        page.set_widget(gate, family, 2.0)
+    page.run()
+    expect(status(page, OURS).first).to_have_attribute("data-decision", "miss")
+    page.set_widget(page.node_titled(PROMPT), "text", "a large white cube drifts left over a city in fog")
+    page.run()
+    return Ran(page, name)
 
 
 def status(page: Editor, node_type: str) -> Locator:

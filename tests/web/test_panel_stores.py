@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 from playwright.sync_api import Browser, expect
@@ -40,7 +39,7 @@ TIME_TO_OPEN = """async (store) => {
 
 
 @pytest.fixture(scope="module")
-def stores(install: Install, comfy: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ComfyServer]:
+def stores(install: Install, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ComfyServer]:
     """A server with the stores "few", of six entries, and "many"; nothing is run on it."""
     server = ComfyServer(install, tmp_path_factory.mktemp("stores"))
     make_store(store_folder(server.base.user, "few"), 6, decisions=230)
