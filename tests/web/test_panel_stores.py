@@ -22,6 +22,7 @@ from support.stores import a_record, make_store, picture, store_folder
 
 MANY = 1000
 MOST_ROWS = 40
+SETTLED_MS = 4000  # the panel asks twice about a run, the second time after what it stored is written
 MARKUP = "miss: <img src=x onerror='window.carnatorBroken = true'> & <b>bold</b>"
 
 # Opens the stored entries of a store and says how many milliseconds it took until one was there.
@@ -286,5 +287,27 @@ def test_a_closed_panel_listens_to_nothing_and_asks_nothing(page: Editor, stores
     page.page.wait_for_timeout(200)
     asked.clear()
     page.page.evaluate(tell)
-    page.page.wait_for_timeout(4000)
+    page.page.wait_for_timeout(SETTLED_MS)
     assert asked == []
+
+
+def test_a_queue_that_grows_is_no_reason_to_ask_and_one_that_shrinks_is(page: Editor) -> None:
+    page.open_panel("few")
+    asked: list[str] = []
+    page.page.on("request", lambda request: asked.append(request.url) if "/carnator/" in request.url else None)
+    tell = """(length) => {
+        const detail = { exec_info: { queue_remaining: length } };
+        window.app.api.dispatchEvent(new CustomEvent("status", { detail }));
+    }"""
+    page.page.evaluate(tell, 0)  # the end of a run that began before the panel was opened
+    page.page.wait_for_timeout(SETTLED_MS)
+    assert any(url.endswith("/carnator/stores") for url in asked)
+    asked.clear()
+    for length in (1, 2):
+        page.page.evaluate(tell, length)
+    page.page.wait_for_timeout(1000)
+    assert asked == []
+    page.page.evaluate(tell, 1)
+    page.page.wait_for_timeout(1000)
+    assert any(url.endswith("/carnator/stores") for url in asked)
+    page.close_panel()
