@@ -27,6 +27,11 @@ VIEW = """([left, top, scale]) => {
     view.offset = [left / scale, top / scale];
     window.app.canvas.setDirty(true, true);
 }"""
+# Each front end has its own word for it.
+DISMISS = """() => {
+    const { toast } = window.app.extensionManager;
+    (toast.removeAll ?? toast.dismissAll).call(toast);
+}"""
 TITLE_OF_NODE = """(id) => {
     const node = window.app.graph.getNodeById(Number(id));
     const { left, top } = window.app.canvas.canvas.getBoundingClientRect();
@@ -75,6 +80,11 @@ class Editor:
     def alerts(self) -> list[str]:
         """Texts of the messages in the corner, such as a workflow that does not fit the editor's schema."""
         return self.page.locator(".p-toast-message").all_inner_texts()
+
+    def dismiss_alerts(self) -> None:
+        """Takes the messages away, which may lie over the Run button."""
+        self.page.evaluate(DISMISS)
+        expect(self.page.locator(".p-toast-message")).to_have_count(0)
 
     def node_id(self, class_type: str) -> str:
         return self.page.evaluate(

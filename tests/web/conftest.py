@@ -67,4 +67,5 @@ def drawn(shared_page: Drawn) -> Iterator[Drawn]:
     """The page as a file may expect it."""
     yield shared_page
     shared_page.page.page.evaluate(CLOSE_SIDEBAR)
+    shared_page.page.dismiss_alerts()
     assert shared_page.page.errors == []

@@ -326,6 +326,7 @@ def test_the_first_run_learns_and_the_second_is_a_hit(stock: Stock, artifacts: P
         page.set_widget(page.node_id("EmptyHunyuanLatentVideo"), side, size)
     stock.choose(sampler, HERE)
     made = page.node_id(OURS)
+    page.dismiss_alerts()
     page.run()
     first = page.output(made)["text"][0]
     assert first.startswith("miss: ") and "learned this model from 5 short probes" in first

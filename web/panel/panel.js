@@ -9,7 +9,7 @@ import { savings, storeList } from "./stores_view.js"
 import { text } from "./texts.js"
 
 const VIEWS = { decisions: DecisionsView, entries: EntriesView }
-// A run may have changed a store. The queue's length is told to every open browser tab, whichever of them queued it.
+// A run that ended may have changed a store. The queue's length is told to every browser tab, whichever queued the run.
 const EVENTS = ["execution_success", "execution_error", "execution_interrupted", "status", "reconnected"]
 const SETTLE_MS = 300 // several events tell of the same run
 const AGES_MS = 30000
@@ -95,9 +95,9 @@ export class Panel {
   noticed(event) {
     if (event.type === "status") {
       const left = event.detail?.exec_info?.queue_remaining
-      const same = left === this.left
+      const ended = !(left >= this.left) // the first one after the panel was opened may tell of an end too
       this.left = left
-      if (same) return
+      if (!ended) return
     }
     this.refreshSoon()
   }
