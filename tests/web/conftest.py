@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from scripts.testbed.bootstrap import Install
-from scripts.testbed.browser import chromium, editor
+from scripts.testbed.browser import Editor, chromium, editor
 from scripts.testbed.server import ComfyServer
 from support.browser import CASES, Drawn, find_chromium, find_current_frontend
 
@@ -69,3 +69,12 @@ def drawn(shared_page: Drawn) -> Iterator[Drawn]:
     shared_page.page.page.evaluate(CLOSE_SIDEBAR)
     shared_page.page.dismiss_alerts()
     assert shared_page.page.errors == []
+
+
+@pytest.fixture(scope="module")
+def page(browser: Browser, stores: ComfyServer) -> Iterator[Editor]:
+    """The panel, open on the store "few" of the server that a file makes."""
+    with editor(browser, stores.address) as opened:
+        opened.open_panel("few")
+        yield opened
+        assert opened.errors == []
