@@ -315,7 +315,7 @@ def test_a_purge_deletes_what_was_not_used_for_so_long(tmp_path: Path) -> None:
         purged = store.purge(86400.0, dry)
         assert (purged.entries, purged.consensuses, purged.bytes) == (0, 1, size)
         assert path_of(tmp_path, "aa").exists() == dry
-    assert purged.sentence == "0 entries and 1 consensus files deleted, 0.00 GB"
+    assert purged.sentence == "0 entries and 1 consensus file deleted, 1 kB"
     assert store.purge(0.0).consensuses == 1
     assert not store.consensuses.paths() and not store.entries()
 

@@ -258,7 +258,7 @@ def test_pins_and_deletions(stores: Stores, root: Path) -> None:
 def test_a_store_that_only_declined_runs_left_has_nothing_to_purge(stores: Stores, root: Path) -> None:
     History(root / "mine").add(a_record(Decision.DECLINED))
     told = stores.purge("mine", 0.0, True)
-    assert (told["count"], told["bytes"]) == (0, 0) and told["sentence"] == "0 entries deleted, 0.00 GB"
+    assert (told["count"], told["bytes"]) == (0, 0) and told["sentence"] == "0 entries deleted, 0 B"
     assert not (root / "mine" / "entries").exists()
     with pytest.raises(NotThere):
         stores.delete("mine", "e0")
