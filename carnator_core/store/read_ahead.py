@@ -35,6 +35,7 @@ class ReadAhead:
         self._wanted = {name(step) for step in steps for name in (guided_name, conditional_name)}
         self._kept: dict[str, torch.Tensor] = {}  # touched by the worker alone
         self._device = torch.device("cpu")
+        self._stream: torch.cuda.Stream | None = None
         self._closing = threading.Event()
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="carnator-read")
         self._pending: dict[str, Future[torch.Tensor]] = {}
@@ -58,8 +59,11 @@ class ReadAhead:
         self._checked.result()
 
     def send_to(self, device: torch.device) -> None:
-        """Give out tensors on this device from now on; they too are copied while something else is computed."""
+        """Give out tensors on this device from now on, to the stream that is current here; they too are copied while
+        something else is computed.
+        """
         self._device = device
+        self._stream = torch.cuda.current_stream(device) if device.type == "cuda" else None
 
     def expect(self, step: int, conditional: bool) -> None:
         """Begin to make ready what a step will need: the guided x0, and the conditional one if asked for."""
@@ -72,7 +76,7 @@ class ReadAhead:
 
     def _ready(self, name: str) -> torch.Tensor:
         tensor = self._kept.pop(name, None)
-        return _sent(self._trajectory.read(name) if tensor is None else tensor, self._device)
+        return _sent(self._trajectory.read(name) if tensor is None else tensor, self._device, self._stream)
 
     def guided(self, step: int) -> torch.Tensor:
         """[C, T, H, W] float16 after guidance. Each step is given out once."""
@@ -95,12 +99,12 @@ class ReadAhead:
         self._pending.clear()
 
 
-def _sent(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """On this device. To a GPU through pinned memory, which PyTorch keeps for the next one: its copies engage the GPU
-    for a fifth of the time, and whoever waits for the GPU waits for them too.
+def _sent(tensor: torch.Tensor, device: torch.device, stream: torch.cuda.Stream | None) -> torch.Tensor:
+    """On this device. To a GPU through pinned memory, which PyTorch keeps for the next one, and in the stream that the
+    run computes in, so that what reads it there waits for it: whoever waits for the GPU waits for a copy too.
     """
-    if device.type == "cuda":
-        with suppress(RuntimeError):  # no more memory may be pinned
+    if stream is not None:
+        with suppress(RuntimeError), torch.cuda.stream(stream):  # no more memory may be pinned
             return tensor.pin_memory().to(device, non_blocking=True)
     return tensor.to(device)
 
