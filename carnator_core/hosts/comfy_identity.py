@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 from typing import Any
 
 import torch
@@ -53,7 +54,9 @@ def describe(value: Any, levels: int = 3) -> Any:
 
 
 def _qualified_name(value: Any) -> str:
-    return f"{getattr(value, '__module__', '')}.{value.__qualname__}"
+    """The host names the modules of nodes by their paths: what leads there is not part of what they do."""
+    module = re.split(r"[/\\]", getattr(value, "__module__", None) or "")[-1]
+    return f"{module}.{value.__qualname__}"
 
 
 def _held_by(value: Any) -> Any:

@@ -152,6 +152,28 @@ def test_the_same_thing_put_on_a_model_again_is_a_hit(tiny, far, tmp_path: Path,
     assert far(result, tiny.call(make(tiny))) < 2e-3
 
 
+def as_if_in(folder: str, monkeypatch) -> None:
+    """The host loads the files of nodes as modules that are named by their paths."""
+    from comfy_extras.nodes_model_advanced import ModelSamplingSD3
+
+    monkeypatch.setitem(ModelSamplingSD3.patch.__globals__, "__name__", f"{folder}nodes_model_advanced")
+    monkeypatch.setitem(strong.__globals__, "__name__", f"{folder}some_pack.nodes")
+    monkeypatch.setattr(Strong, "__module__", f"{folder}some_pack.nodes")
+
+
+FOLDERS = ("/home/a/ComfyUI/", "C:\\ComfyUI\\", "")
+
+
+@pytest.mark.parametrize("name", SAME_MODELS)
+def test_the_key_is_the_same_wherever_the_host_is_installed(tiny, monkeypatch, tmp_path: Path, name: str) -> None:
+    keys = set()
+    for folder in FOLDERS:
+        as_if_in(folder, monkeypatch)
+        _, run = Given(model=SAME_MODELS[name](tiny)).run(tiny, tmp_path, "read")
+        keys.add(run.session.request.key.digest)
+    assert len(keys) == 1
+
+
 IN_ANOTHER_PROCESS = """
 import importlib.util, sys
 from pathlib import Path
