@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 from pathlib import Path
 
 from scripts.testbed.bootstrap import add_arguments
@@ -14,7 +15,7 @@ WHAT = ("tune", "report", *COMPARISONS, CERTIFICATE, "kernels", "patterns", "gpu
 BELONGS_TO = {
     **dict.fromkeys(("stream", "variants"), COMPARISONS),
     **dict.fromkeys(("sampler", "quick", "json"), (*COMPARISONS, CERTIFICATE)),
-    **dict.fromkeys(("fresh", "development", "floors", "labels", "delta", "fp32", "ship"), (CERTIFICATE,)),
+    **dict.fromkeys(("fresh", "development", "floors", "labels", "delta", "fp32", "ship", "widgets"), (CERTIFICATE,)),
 }
 # Clusters of a certificate: of the set that certifies, the fresh ones, those for development, those with floors.
 FULL = {"clusters": 1000, "fresh": 500, "development": 300, "floors": 200}
@@ -60,6 +61,9 @@ def parse(description: str, arguments: list[str] | None = None) -> argparse.Name
     certificate.add_argument(
         "--fp32", action="store_true", help="float32 weights, as on a CPU: it then speaks of those too"
     )
+    certificate.add_argument(
+        "--widgets", type=json.loads, metavar="JSON", help="of the sampling node: what the gate is worth elsewhere"
+    )
     certificate.add_argument("--ship", action="store_true", help="write the certificate into the pack")
     add_arguments(parser)
     options = parser.parse_args(arguments)
@@ -79,6 +83,9 @@ def parse(description: str, arguments: list[str] | None = None) -> argparse.Name
                 # Floors are of the clusters, which come before them.
                 setattr(options, name, min(usual[name], options.clusters) if name == "floors" else usual[name])
         options.delta = DELTA if options.delta is None else options.delta
+        options.widgets = options.widgets or {}
+        if options.widgets and options.ship:
+            parser.error("only a certificate of the shipped widgets is shipped")
         if not 0 < options.delta < 1:
             parser.error(f"--delta is a rate between 0 and 1, not {options.delta:g}")
         if min(options.clusters, options.development) < 1 or min(options.fresh, options.floors) < 0:

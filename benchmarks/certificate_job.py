@@ -62,6 +62,7 @@ def run(install: Install, options: Namespace, device: str) -> int:
     out = result_file(options, _name(options))
     head = provenance(options, device)
     bound = {**{name: getattr(options, name) for name in ("steps", "sampler", "scoring", "fp32")}, "clear": CLEAR}
+    bound |= {"widgets": options.widgets} if options.widgets else {}
     install.scratch.mkdir(exist_ok=True)
     scorer = make_scorer(options.scoring, install.comfyui, ROOT)
     path = options.labels or out.with_suffix(".labels.jsonl")
@@ -98,6 +99,7 @@ def _name(options: Namespace) -> str:
     parts = ["certificate"]
     parts += [options.sampler] if options.sampler != "euler" else []
     parts += ["fp32"] if options.fp32 else []
+    parts += ["bolder"] if options.widgets else []
     parts += ["quick"] if options.quick else []
     return "_".join(parts)
 

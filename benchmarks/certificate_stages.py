@@ -31,7 +31,7 @@ class Stages:
 
     Args:
         options: ``clusters``, ``development``, ``fresh``, ``floors``: how many; ``seconds``: after this time no further
-            cluster is started.
+            cluster is started; ``widgets``: of the sampling node, where they are not the shipped ones.
     """
 
     def __init__(self, install: Install, options: Namespace, scorer: LatentScorer, labels: LabelFile):
@@ -107,7 +107,7 @@ class Stages:
         self._labels.expect()
         count = min(self._options.servers, len(todo))
         runners = start_all(self._install, stack, self._options, todo[0].base, count, arguments)
-        return [Labeller(runner, self._scorer) for runner in runners]
+        return [Labeller(runner, self._scorer, self._options.widgets) for runner in runners]
 
     def _share_out(self, what: str, workers: list[Labeller], todo: list[Cluster], work: Work) -> None:
         if not todo:

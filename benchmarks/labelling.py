@@ -31,10 +31,14 @@ CERTIFIED = {"mode": "certified"}
 
 
 class Labeller:
-    """The work of one server. Raises Stop where a run that reuses nothing is not the stock latent bit for bit."""
+    """The work of one server. Raises Stop where a run that reuses nothing is not the stock latent bit for bit.
 
-    def __init__(self, runner: StreamRunner, scorer: LatentScorer):
-        self._runner, self._scorer = runner, scorer
+    Args:
+        widgets: of the sampling node, where they are not the shipped ones.
+    """
+
+    def __init__(self, runner: StreamRunner, scorer: LatentScorer, widgets: dict[str, Any]):
+        self._runner, self._scorer, self._widgets = runner, scorer, widgets
         self._checked = False
         self._placed: str | None = None  # id of the certificate on the shelf of the store
 
@@ -75,7 +79,7 @@ class Labeller:
         record, report = self._serve(cluster, turn, CERTIFIED)
         if not _judged_by(certificate, report):
             raise Stop(f"{cluster.id} was not judged by this certificate: {report['certificate']}")
-        if (record["decision"] == "hit") != _should_hit(record, certificate):
+        if (record["decision"] == "hit") != _should_hit(record, report, certificate):
             raise Stop(f"{cluster.id} is a {record['decision']} against what the certificate accepts")
         return {**record, "certificate": certificate.id}
 
@@ -89,12 +93,12 @@ class Labeller:
     def _serve(self, cluster: Cluster, turn: int, gate: dict[str, Any]) -> tuple[Record, dict[str, Any]]:
         """The label of a cluster behind a gate, and the report of its variation."""
         store = {"name": cluster.of, "mode": "read+write"}
-        base = self._runner.ours(cluster.base, store)
+        base = self._runner.ours(cluster.base, store, None, self._widgets)
         if base.report["decision"] != "miss" or base.report["entry_id"] is None:
             raise Stop(f"the base of {cluster.id} was not stored: {base.report['reason']}, {base.report['store_note']}")
         runs = {
             # Read only: a variation that is refused must not become a donor.
-            "ours": lambda: self._runner.ours(cluster.variation, {**store, "mode": "read"}, gate),
+            "ours": lambda: self._runner.ours(cluster.variation, {**store, "mode": "read"}, gate, self._widgets),
             "stock": lambda: self._runner.stock(cluster.variation, decode=not self._checked),
         }
         done = {run: runs[run]() for run in sorted(runs, reverse=bool(turn % 2))}
@@ -141,7 +145,8 @@ class Labeller:
 
 
 def _of_report(report: dict[str, Any]) -> dict[str, Any]:
-    """What the gate saw, whatever it decided. ``region`` is the share that it judged by; None if it saw no donor."""
+    """What the gate saw, whatever it decided. ``region`` is its share at the decision, of a miss filled up as it would
+    be computed; None if there was no donor."""
     donor, found = report["donor"], report["discrepancies"]
     history = report["region_history"]
     return {
@@ -150,7 +155,7 @@ def _of_report(report: dict[str, Any]) -> dict[str, Any]:
         "donor": donor and donor["id"],
         "similarity": donor and round(donor["similarity"], 6),
         "discrepancies": found,
-        "region": history[0][1] if history else report["decided_share"],
+        "region": history[0][1] if history else report["region_share"],
         "region_share": report["region_share"],
         "work": report["predicted_work"],
         "settings": report["settings"],
@@ -165,11 +170,13 @@ def _judged_by(certificate: Certificate, report: dict[str, Any]) -> bool:
     return report["certified"] and same
 
 
-def _should_hit(record: Record, certificate: Certificate) -> bool:
-    """Whether a request has to be accepted: by the certificate, and by the rule of saving, which is none of it."""
+def _should_hit(record: Record, report: dict[str, Any], certificate: Certificate) -> bool:
+    """Whether a request has to be accepted: by the certificate, and by the rules of saving and of the largest region,
+    which look at what would be computed: the region filled up."""
     if record["discrepancies"] is None or record["work"] >= 1.0:
         return False
-    return certificate.accepts(Discrepancies(**record["discrepancies"]), record["region"])
+    allowed = record["region"] <= float(certificate.settings["max region percent"]) / 100
+    return allowed and certificate.accepts(Discrepancies(**record["discrepancies"]), report["decided_share"])
 
 
 def with_noise(latent: torch.Tensor, seed: int) -> torch.Tensor:

@@ -234,7 +234,7 @@ class Decider:
     def _show(self, judgement: Judgement) -> None:
         report, info = self._report, judgement.candidate.info
         report.discrepancies, report.region_share = judgement.found, judgement.share
-        report.decided_share = judgement.share
+        report.decided_share = judgement.decided_share
         report.thresholds = judgement.thresholds
         report.predicted_work, report.similarity = judgement.work, judgement.candidate.similarity
         report.donor_id, report.donor_created, report.donor_prompt = info.id, info.created, info.prompt

@@ -24,8 +24,8 @@ class Judgement:
     """One candidate as the gate sees it.
 
     Args:
-        region: [T', h, w] bool, the evidence region at the end of the probe; rows: its flat indices [n].
-        share: rows over all tokens.
+        region: [T', h, w] bool, the evidence region at the end of the probe; rows: its flat indices [n], filled up.
+        decided_share: the region over all tokens, by which it is near-empty or not; share: rows over all tokens.
         plans: what each reuse step would compute; work: predicted work of that, relative to a dense run.
         thresholds: what it was held against; None while they are not known.
         refusal: None if the candidate is accepted.
@@ -36,6 +36,7 @@ class Judgement:
     thresholds: GateOptions | None
     region: torch.Tensor
     rows: torch.Tensor
+    decided_share: float
     share: float
     plans: dict[int, StepPlan]
     work: float
@@ -67,8 +68,8 @@ def judge(
     threshold = evidence.threshold_at(limits.region, schedule.sigmas[schedule.probe_end - 1])
     region = evidence.evidence_region(difference, threshold)
     rows = evidence.region_rows(region, difference)
-    share = rows.numel() / region.numel()
-    gate = thresholds_for(float(region.float().mean()), limits.gate)
+    decided_share, share = float(region.float().mean()), rows.numel() / region.numel()
+    gate = thresholds_for(decided_share, limits.gate)
     allowed = reuse.max_region_percent / 100
     found = discrepancies(mine, donor, evidence.replayed_tokens(difference, region, allowed))
     plans = reuse_plans(schedule, reuse, request.guided, change)
@@ -84,4 +85,4 @@ def judge(
         refusal = Reason.of(Code.NO_SAVING, predicted=work)
     else:
         refusal = None
-    return Judgement(candidate, found, gate, region, rows, share, plans, work, refusal)
+    return Judgement(candidate, found, gate, region, rows, decided_share, share, plans, work, refusal)

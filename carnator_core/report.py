@@ -26,7 +26,7 @@ class Report:
     discrepancies: Discrepancies | None = None
     thresholds: GateOptions | None = None
     region_share: float | None = None  # after a hit the mean over its reuse steps
-    decided_share: float | None = None  # as the gate saw it
+    decided_share: float | None = None  # of the tokens in the region, as the gate saw it, before it is filled up
     region_history: list[tuple[int, float]] = field(default_factory=list)
     donor_id: str | None = None
     donor_created: float | None = None

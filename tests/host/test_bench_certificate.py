@@ -22,7 +22,7 @@ from support.certificates import a_certificate
 
 OPTIONS = Namespace(
     what="certificate", sampler="euler", steps=4, servers=1, seconds=None, development=0, clusters=2, fresh=1, floors=1,
-    fp32=False,
+    fp32=False, widgets={},
 )  # fmt: skip
 
 

@@ -115,6 +115,15 @@ def test_the_rules_of_region_and_near_empty_regions_hold_behind_a_certificate(tm
     assert report.certified and report.region_share == 0.0 and "representation (" in report.reason.sentence
 
 
+def test_the_share_that_decides_is_the_regions_own_however_a_request_ends(tmp_path: Path, settings) -> None:
+    """Not that of what is computed, which is filled up to sixteenths: a region of 5 % is near-empty, 1 / 16 is not."""
+    hit = run(tmp_path, LOCAL, options(OPEN))[0].report
+    miss = run(tmp_path, LOCAL, options(GateOptions(0.0, 0.0, 0.0, 0.0)))[0].report
+    assert (hit.decision, miss.decision) == (Decision.HIT, Decision.MISS)
+    assert hit.decided_share == pytest.approx(hit.region_history[0][1], abs=1e-4)
+    assert miss.decided_share == hit.decided_share < miss.region_share
+
+
 def test_the_region_threshold_is_the_certificates(tmp_path: Path, settings) -> None:
     put(tmp_path, without_region(settings))
     report = run(tmp_path, LOCAL)[0].report
