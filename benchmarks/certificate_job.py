@@ -86,7 +86,7 @@ def run(install: Install, options: Namespace, device: str) -> int:
         out.write_text(to_json(lines, result["curves"], "curves"), encoding="utf-8")
         print("\n" + tables(result))
         say(f"written: {out}")
-        plot.write_risk_plot(result, f"certificate, {device}, {options.sampler}", out.with_suffix(".png"))
+        plot.write_risk_plot(result, f"certificate, {result['device']}, {options.sampler}", out.with_suffix(".png"))
         if options.ship:
             ship(outcome.certificate, options)
     if options.json:

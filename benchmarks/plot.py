@@ -85,7 +85,7 @@ def write_risk_plot(result: dict[str, Any], title: str, path: Path) -> None:
     axes.axhline(100 * result["delta"], color="grey", linewidth=0.8, linestyle="--")
     axes.set_xlabel("coverage: accepted clusters, %")
     axes.set_ylabel("unsafe among the accepted, %")
-    axes.set_ylim(0, min(100, 400 * result["delta"]))  # the first few accepted can be any share of unsafe ones
+    axes.set_ylim(0, min(100, 200 * result["delta"]))  # the first few accepted can be any share of unsafe ones
     axes.legend(fontsize=8)
     axes.set_title(title, fontsize=10)
     figure.savefig(path, dpi=120)

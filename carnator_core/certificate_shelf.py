@@ -26,6 +26,7 @@ log = logging.getLogger("carnator")
 
 FOLDER = "certificates"
 SHIPPED = Path(__file__).parent / FOLDER
+MODEL = "model weights"
 MOST_FILES = 64
 MOST_TOLD = 3  # of the files that are bad
 NONE_YET = "not certified for these settings (there is no certificate yet)"
@@ -63,7 +64,7 @@ def standing(folder: Path, settings: dict[str, str]) -> Standing:
     Args:
         folder: of the store.
     """
-    found, bad = _on_shelves(folder)
+    found, bad = _on_shelves(folder, settings.get(MODEL))
     fitting = [certificate for certificate in found if set(certificate.mismatch(settings)) <= set(BROUGHT)]
     lapses = []
     for certificate in fitting:
@@ -83,8 +84,11 @@ def standing(folder: Path, settings: dict[str, str]) -> Standing:
     return Standing(None, "; ".join([why, *bad[:MOST_TOLD], *others]))
 
 
-def _on_shelves(store: Path) -> tuple[list[Certificate], list[str]]:
-    """All certificates that can be read, in the order in which they are tried, and what is wrong with the others."""
+def _on_shelves(store: Path, model: str | None) -> tuple[list[Certificate], list[str]]:
+    """All certificates that can be read, in the order in which they are tried, and what is wrong with the others.
+
+    Of the shipped ones only those of this model: to the owner of another one they are no news.
+    """
     good, bad = [], []
     for folder in (store / FOLDER, SHIPPED):
         found = []
@@ -96,7 +100,8 @@ def _on_shelves(store: Path) -> tuple[list[Certificate], list[str]]:
         for path, stamp in listed:
             read = _read(path, stamp)
             if isinstance(read, Certificate):
-                found.append(read)
+                if folder != SHIPPED or read.settings.get(MODEL) == model:
+                    found.append(read)
             else:
                 bad.append(f"{_shown(path)}: {read}")
         good += sorted(found, key=lambda certificate: (-certificate.created, certificate.id))

@@ -13,7 +13,7 @@ import torch
 from carnator_core import certificate_shelf
 from carnator_core.certificate import BROUGHT, Certificate
 from carnator_core.certificate_file import written
-from carnator_core.certificate_shelf import FOLDER, lapse_of, save, standing
+from carnator_core.certificate_shelf import FOLDER, NONE_YET, lapse_of, save, standing
 from carnator_core.gate import STRICT
 from carnator_core.options import GateOptions, Options, ProbeOptions, ReuseOptions, StoreOptions
 from carnator_core.reasons import Code, Decision
@@ -245,6 +245,17 @@ def test_a_shipped_certificate_serves_a_store_without_one(tmp_path: Path, settin
     own = wide(a_certificate(settings, count=200))
     put(tmp_path, own)
     assert run(tmp_path, LOCAL)[0].report.certificate == own.sentence(), "the store's own comes first"
+
+
+def test_a_shipped_certificate_of_another_model_is_no_news(tmp_path: Path, settings, monkeypatch) -> None:
+    shipped = tmp_path / "shipped"
+    shipped.mkdir()
+    monkeypatch.setattr(certificate_shelf, "SHIPPED", shipped)
+    other = wide(a_certificate({**settings, "model weights": "of the demo"}))
+    (shipped / "demo.json").write_bytes(written(other))
+    assert run(tmp_path, LOCAL)[0].report.certificate == NONE_YET
+    put(tmp_path, other)
+    assert run(tmp_path, LOCAL)[0].report.certificate.endswith("(differs in model weights)"), "somebody put it there"
 
 
 def test_a_certificate_whose_attention_cannot_be_had_decides_nothing(tmp_path: Path, settings, monkeypatch) -> None:
