@@ -151,6 +151,7 @@ def analysed(stages: Stages, outcome: Outcome, delta: float) -> dict[str, Any]:
         "gates": gates,
         "by_kind": by_kind(labels, accepted),
         "compared": compared(labels, ours),
+        "compared_defaults": compared(labels, labels.by_gate),
         "curves": curves({"early states": ours, "default thresholds": labels.by_gate, "text": labels.by_text}),
         "floors": [line for line in floors if line["clusters"]],
     }

@@ -15,7 +15,8 @@ from .summary import markdown
 NAMES = {
     "certificate": "",
     "certificate_fp32": ", float32 weights",
-    "certificate_fp32_bolder": ", float32 weights, other widgets",
+    "certificate_fp32_bolder": ", a bolder plan",
+    "certificate_fp32_boldest": ", a plan that is too bold",
 }
 
 RULE = """*Unsafe*: an attribute is lost that KSampler's video clearly shows (the scorer gives it at least 0.9) and the
@@ -57,7 +58,10 @@ def tables(result: dict[str, Any]) -> str:
         parts += [
             "**Coverage at equal observed risk**, the certificate's score against text similarity, both behind the "
             "rules of region and saving; difference with its 90 % bootstrap interval over clusters",
-            markdown(_compared(result)),
+            markdown(_compared(result["compared"])),
+            "The same for the gate as it is without a certificate: its score is the largest discrepancy in units of "
+            "its default threshold",
+            markdown(_compared(result["compared_defaults"])),
         ]
     if result["floors"]:
         parts += [
@@ -160,10 +164,10 @@ def _kinds(result: dict[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-def _compared(result: dict[str, Any]) -> list[dict[str, Any]]:
+def _compared(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """One line per kind, one group of columns per risk."""
     lines: dict[str, dict[str, Any]] = {}
-    for row in result["compared"]:
+    for row in rows:
         line = lines.setdefault(row["kind"], {"kind": row["kind"], "clusters": row["clusters"]})
         both = f"{row['gate']:.1%} / {row['text']:.1%}"
         line[f"risk {row['risk']:.0%}: score / text"] = both

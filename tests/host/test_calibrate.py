@@ -165,14 +165,16 @@ def test_a_certificate_that_does_not_fit_runs_with_strict_thresholds_and_says_so
 
 def test_a_status_with_halves_of_characters_is_shown_and_fails_no_run(server) -> None:
     from scripts.graphs import DemoGraph, only_node, without_video
-    from support.certificates import a_certificate, some_settings
+    from support.certificates import a_certificate
 
     graphs = DemoGraph.load(server.get("/object_info"))
     graph = without_video(graphs.ours("a ball", steps=4))
     graph[only_node(graph, "EmptyHunyuanLatentVideo")]["inputs"] |= {"width": 64, "height": 64, "length": 5}
-    graph[only_node(graph, "CarnatorCacheStore")]["inputs"]["name"] = "halves"
+    graph[only_node(graph, "CarnatorCacheStore")]["inputs"] |= {"name": "halves", "mode": "read"}
     graph[only_node(graph, "CarnatorCompatibilityGate")]["inputs"]["mode"] = "certified"
     shelf = server.base.user / "__carnator" / "stores" / "halves" / "certificates"
     shelf.mkdir(parents=True)
-    (shelf / "one.json").write_bytes(written(a_certificate(some_settings(**{"half \ud800": "1"}))))
-    assert ", half ?, " in server.run(graph).texts(graphs.sampler)[-1]
+    settings = server.run(graph).outputs[graphs.sampler]["carnator"][0]["settings"]
+    (shelf / "one.json").write_bytes(written(a_certificate({**settings, "half \ud800": "1"})))
+    graph[graphs.sampler]["inputs"]["seed"] += 1
+    assert "(differs in half ?)" in server.run(graph).texts(graphs.sampler)[-1]
