@@ -61,7 +61,7 @@ def test_fresh_clusters_were_served_by_it_and_are_no_worse_than_it_says(labels: 
 def test_a_cpu_labels_clusters_as_the_gpu_did(tmp_path: Path) -> None:
     gpu = {r["id"]: r for r in records("certificate_fp32_gpu.labels.jsonl", tmp_path) if "set" in r}
     sample = [r for r in records("certificate_fp32_cpu_sample.labels.jsonl", tmp_path) if "set" in r]
-    assert sample
+    assert len(sample) >= 20
     for mine in sample:
         other = gpu[mine["id"]]
         assert (mine["decision"], mine["reason"]) == (other["decision"], other["reason"])
