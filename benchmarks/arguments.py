@@ -84,6 +84,8 @@ def parse(description: str, arguments: list[str] | None = None) -> argparse.Name
                 setattr(options, name, min(usual[name], options.clusters) if name == "floors" else usual[name])
         options.delta = DELTA if options.delta is None else options.delta
         options.widgets = options.widgets or {}
+        if not isinstance(options.widgets, dict):
+            parser.error('--widgets is an object of JSON, such as {"region_threshold": 0.3}')
         if options.widgets and options.ship:
             parser.error("only a certificate of the shipped widgets is shipped")
         if not 0 < options.delta < 1:

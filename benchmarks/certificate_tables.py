@@ -92,7 +92,7 @@ def _origin(result: dict[str, Any]) -> str:
 
 
 def _widgets(result: dict[str, Any]) -> str:
-    return "".join(f", {name} {value:g}" for name, value in result.get("widgets", {}).items())
+    return "".join(f", {name} {value}" for name, value in result.get("widgets", {}).items())
 
 
 def _certification(result: dict[str, Any]) -> list[dict[str, Any]]:

@@ -73,6 +73,11 @@ def test_a_certificate_needs_many_clusters_and_a_quick_one_few() -> None:
         (["report", "--ship"], "--ship belongs to certificate"),
         (["certificate", "--stream", "tune"], "--stream belongs to ablation and controls"),
         (["certificate", "--delta", "1"], "--delta is a rate between 0 and 1"),
+        (["certificate", "--widgets", "[3]"], "--widgets is an object of JSON"),
+        (
+            ["certificate", "--widgets", '{"region_threshold": 0.3}', "--ship"],
+            "only a certificate of the shipped widgets",
+        ),
         (["certificate", "--clusters", "0"], "needs at least one cluster"),
         (["certificate", "--clusters", "3", "--floors", "4"], "--floors are taken from the --clusters"),
     ],

@@ -58,6 +58,15 @@ def settings(tmp_path: Path) -> dict[str, str]:
     return {**hit.settings, "near-empty threshold": "0.0005"}
 
 
+@pytest.fixture
+def shipped(tmp_path: Path, monkeypatch) -> Path:
+    """The folder of the certificates that the pack brings along, empty."""
+    folder = tmp_path / "shipped"
+    folder.mkdir()
+    monkeypatch.setattr(certificate_shelf, "SHIPPED", folder)
+    return folder
+
+
 def put(root: Path, certificate: Certificate) -> Path:
     return save(open_store(root, Options().store).disk, certificate)
 
@@ -234,10 +243,7 @@ def test_a_shelf_that_cannot_be_read_is_not_said_to_be_empty(tmp_path: Path, set
     assert run(tmp_path, LOCAL)[0].report.certificate.endswith("; certificates: Not a directory")
 
 
-def test_a_shipped_certificate_serves_a_store_without_one(tmp_path: Path, settings, monkeypatch) -> None:
-    shipped = tmp_path / "shipped"
-    shipped.mkdir()
-    monkeypatch.setattr(certificate_shelf, "SHIPPED", shipped)
+def test_a_shipped_certificate_serves_a_store_without_one(tmp_path: Path, settings, shipped: Path) -> None:
     certificate = wide(a_certificate({**settings, "software or device": "another"}))
     (shipped / "demo.json").write_bytes(written(certificate))
     report = run(tmp_path, LOCAL)[0].report
@@ -247,10 +253,7 @@ def test_a_shipped_certificate_serves_a_store_without_one(tmp_path: Path, settin
     assert run(tmp_path, LOCAL)[0].report.certificate == own.sentence(), "the store's own comes first"
 
 
-def test_a_shipped_certificate_of_another_model_is_no_news(tmp_path: Path, settings, monkeypatch) -> None:
-    shipped = tmp_path / "shipped"
-    shipped.mkdir()
-    monkeypatch.setattr(certificate_shelf, "SHIPPED", shipped)
+def test_a_shipped_certificate_of_another_model_is_no_news(tmp_path: Path, settings, shipped: Path) -> None:
     other = wide(a_certificate({**settings, "model weights": "of the demo"}))
     (shipped / "demo.json").write_bytes(written(other))
     assert run(tmp_path, LOCAL)[0].report.certificate == NONE_YET
